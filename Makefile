@@ -15,7 +15,7 @@ STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings
 CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/one_file.py docs/made_pages.py docs/site_pages)
 
 # Parts that studies import, and benchmarks that have to be told of what.
-NOT_ALONE := machine arrivals credit_probe intervals self_play spikes transfer worlds two_trees
+NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
 .PHONY: help install develop quickstart test test-all pins lint format docs bench clean

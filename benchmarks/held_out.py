@@ -54,8 +54,13 @@ def measured(name: str) -> dict[str, Any]:
         known |= {content_of(source, Play.of(one).task) for one in played}
         trained += len(played)
     shared = sum(content in known for content in contents)
-    row |= {"different": len({*contents}), "trained": trained, "trained_different": len(known)}
-    return row | {"shared": shared, "said": tasks_line(len(tasks), shared)}
+    different = len({*contents})
+    row |= {"different": different, "trained": trained, "trained_different": len(known)}
+    return row | {
+        "shared": shared,
+        "share": round(shared / len(tasks), 4),
+        "said": tasks_line(len(tasks), shared, different=different),
+    }
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def run_system(
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     smoke: Smoke = False,
 ) -> None:
-    """Play what is not trained, such as `self_consistency`, on its panel of held-out tasks, beside its baselines."""
+    """Play what is not trained, such as `self_consistency`, on its evaluation tasks, beside its baselines."""
     _command("run", recipe=recipe, quiet=quiet, smoke=smoke)
 
 

@@ -27,7 +27,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = Path(__file__).with_suffix(".yaml")
 WRITE = "PALAESTRA_WRITE_MESSAGES"  # set by --write-messages
 # What differs from machine to machine and from run to run.
-PLACES = ((rf"{re.escape(str(ROOT))}/?", ""), (r"/\S*?/pytest-\d+/[\w-]+", "TMP"), (r"0x[0-9a-f]+", "0x…"))
+PLACES = (
+    (rf"{re.escape(str(ROOT))}/?", ""),
+    (r"/\S*?/pytest-\d+/(?:popen-\w+/)?[\w-]+", "TMP"),
+    (r"0x[0-9a-f]+", "0x…"),
+)
 counted: dict[str, int] = {}  # test → how many messages it has shown so far
 
 

@@ -54,6 +54,7 @@ def test_2_what_fails(what: str, word: str, entry: str | None, monkeypatch: pyte
 
 
 def test_2_what_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(messages.WRITE, raising=False)
     monkeypatch.setattr(messages, "stored", lambda: {"here": ["here\n\n  3 rows\n\n  Do it."]})
     monkeypatch.setattr(messages, "counted", {})
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "here (call)")

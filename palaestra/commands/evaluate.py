@@ -28,11 +28,11 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) ->
     with closing(setup.runner), closing(Panel(settings, setup)) as panel:
         panel.load_state_dict({} if folder is None else read_state(checkpoint_of(folder, checkpoint)).get("panel", {}))
         evaluation, _ = panel.play()
-        shared = panel.shared
+        tasks = panel.described
     print(interval_line(evaluation))
     if evaluation.failed:
         print(failure_line(evaluation))
-    print(result_line(evaluation, shared=shared))
+    print(result_line(evaluation, tasks=tasks))
 
 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:

@@ -1,4 +1,4 @@
-"""`palaestra run`: what is not trained, on its panel of held-out tasks, beside its baselines."""
+"""`palaestra run`: play what is not trained on its evaluation tasks, beside its baselines."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ from palaestra.recipe.sources import PLAYED
 from palaestra.training.monitor import Panel, Progress, spent
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
-from palaestra.training.warm_start import warm_start
+from palaestra.training.warm_start import demonstrated, warm_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """What was played: the system, or one of its baselines. `scores` are the outcomes, task by task."""
+    """What was played: the system, or one of its baselines.
+
+    Attributes:
+        scores: the outcome of each task. tokens: generated in an episode, on average.
+        tasks: what is known of the tasks, such as `256 held-out tasks`.
+    """
 
     name: str
     evaluation: Evaluation
     scores: Sequence[float]
     tokens: float
+    tasks: str
 
 
 def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
@@ -50,7 +56,14 @@ def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
     print(interval_line(arms[0].evaluation))
     for arm in (arm for arm in arms if arm.evaluation.failed):
         print(f"{arm.name}: {failure_line(arm.evaluation)}")
-    print("; ".join([result_line(arms[0].evaluation), *(f"{arm.name} {_headline(arm)}" for arm in arms[1:])]))
+    print(
+        "; ".join(
+            [
+                result_line(arms[0].evaluation, tasks=arms[0].tasks),
+                *(f"{arm.name} {_headline(arm)}" for arm in arms[1:]),
+            ]
+        )
+    )
 
 
 def load_played(arguments: Sequence[str], *, smoke: bool) -> Recipe:
@@ -87,16 +100,19 @@ def _played(name: str, recipe: Recipe, whole: RunSettings, weights: dict[str, An
         if setup.engine is not None:
             resources.callback(setup.engine.shutdown)
         resources.callback(setup.runner.close)
+        panel = resources.enter_context(closing(Panel(settings, setup)))
+        if settings.warm_start is not None:
+            panel.note(setup.source, demonstrated(setup.source, settings.warm_start, seed=settings.seed))
         if same and weights:
             _take(setup.policies, weights)
         elif settings.warm_start is not None:
             warm_start(setup, settings.warm_start, seed=settings.seed, say=progress.phase)
         if same and not weights:
             weights.update(_weights(setup.policies))
-        evaluation, played = resources.enter_context(closing(Panel(settings, setup))).play()
+        evaluation, played = panel.play()
     progress.note(f"{name}: {interval_line(evaluation)}")
     return Arm(name=name, evaluation=evaluation, scores=[_score(one) for one in played],
-               tokens=spent(played)[1] / len(played))  # fmt: skip
+               tokens=spent(played)[1] / len(played), tasks=panel.described)  # fmt: skip
 
 
 def _weights(policies: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,22 +142,31 @@ def info_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 # ---- lines ------------------------------------------------------------------------------------------------
-def result_line(evaluation: Evaluation, *, shared: int | None = None) -> str:
+def result_line(evaluation: Evaluation, *, tasks: str = "") -> str:
     """`success 0.912 on 256 held-out tasks`; `return 487.2 on …` where the environment knows no success.
 
     Args:
-        shared: how many of the tasks were trained on too; None: nobody knows.
+        tasks: what is known of the tasks, from `tasks_line`.
     """
     word, value = _headline(evaluation)
-    return f"{word} {value} on {tasks_line(evaluation.n, shared)}"
+    return f"{word} {value} on {tasks or tasks_line(evaluation.n, None)}"
 
 
-def tasks_line(n: int, shared: int | None) -> str:
+def tasks_line(n: int, shared: int | None, *, different: int | None = None) -> str:
     """`256 held-out tasks`, or what is known instead.
 
     >>> tasks_line(64, 0), tasks_line(64, 9), tasks_line(64, None)
     ('64 held-out tasks', '64 tasks, 9 of them also trained on', '64 tasks of the split eval')
+    >>> tasks_line(64, 64, different=1)  # a game that begins the same way each time
+    '64 episodes of one task'
+
+    Args:
+        n: tasks of the evaluation.
+        shared: how many of them have a problem that was trained on; None: nobody knows.
+        different: how many different problems they have; None: nobody knows.
     """
+    if different == 1 and n > 1:
+        return f"{n} episodes of one task"
     if shared is None:
         return f"{n} tasks of the split eval"
     return f"{n} tasks, {shared} of them also trained on" if shared else f"{n} held-out tasks"

@@ -1,4 +1,4 @@
-"""Fakes and checkers for users, who can run the library's contracts on their own parts.
+"""Checks that users run on their own parts, such as `check_environment`, and fakes for their tests.
 
 Each name is imported when it is first used.
 """

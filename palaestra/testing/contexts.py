@@ -1,4 +1,4 @@
-"""`check_context`, with which users check that their own context keeps the rules of contexts."""
+"""`check_context`: users check with it that their own context keeps the rules of contexts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check_engine`, with which users check that their own engine keeps the rules of engines."""
+"""`check_engine`: users check with it that their own engine keeps the rules of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check_environment`, with which users check that their own environment keeps the contract of environments."""
+"""`check_environment`: users check with it that their own environment keeps the contract of environments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from palaestra.testing.results import (
 
 Act = Callable[[Observation, random.Random], Action]
 UNREADABLE = "??"
-EVALUATED, TRAINED = 32, 128  # tasks of the splits whose contents are compared
+EVALUATED, TRAINED = 32, 128  # numbers of tasks whose contents are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,9 @@ class Splits:
     """What `check_environment` found of the splits "train" and "eval".
 
     Attributes:
-        shared: evaluation tasks whose content some training task has; None: the environment does not tell contents.
-        evaluated, trained: how many tasks of each split were compared.
+        shared: number of evaluation tasks whose content a training task has. None: the environment has no ability
+            `content`.
+        evaluated, trained: number of tasks of each split that were compared.
     """
 
     shared: int | None
@@ -93,8 +94,8 @@ def check_environment(
         act: chooses random actions, where `Observation.legal`, `action_count` and `action_box` do not say which exist.
         max_turns: turns after which random play stops an episode.
 
-    Returns: how many evaluation tasks have the content of a training task. It breaks no rule: a small fixed set of
-        problems may be the point of an environment.
+    Returns: how many evaluation tasks have the content of a training task. A number above 0 breaks no rule, since an
+        environment may have a small fixed set of problems on purpose.
     Raises: ContractError, for the first rule that is broken, with the place, what was found, and how to correct it.
     """
     name = type(env).__name__
@@ -199,7 +200,7 @@ def _check_content(player: _Player, tasks: Sequence[Task], seed: int) -> Splits:
     where = f"{caller.name}, {where}"
     check_json(first, where, "it")
     if first != second:
-        broken(where, "two equal calls gave different contents.", "Leave out what is not decided by the task.")
+        broken(where, "two equal calls gave different contents.", "Leave out what the task does not determine.")
     moments = player.play(task)
 
     def choose(turn: int, result: StepResult, where: str) -> Mapping[str, Action] | None:
@@ -216,7 +217,7 @@ def _check_content(player: _Player, tasks: Sequence[Task], seed: int) -> Splits:
 
 
 def _as_many(caller: _Caller, seed: int) -> list[Task]:
-    """Evaluation tasks, fewer where the split has too few different problems."""
+    """`EVALUATED` evaluation tasks, or fewer if the split has too few different problems."""
     count = EVALUATED
     while True:
         try:
@@ -304,7 +305,7 @@ class _Player:
         if seen.text is None and seen.messages is None:
             broken(
                 f"{self.caller.name}, check_environment",
-                "it cannot find out which actions exist.",
+                "nothing tells which actions exist.",
                 "Fill `Observation.legal`, give the environment `action_count` or `action_box`, or pass `act=`.",
             )
         return Action(text=UNREADABLE)

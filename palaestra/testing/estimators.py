@@ -1,4 +1,4 @@
-"""`check_estimator`, with which users check that their own advantage estimator keeps the rules of estimators."""
+"""`check_estimator`: users check with it that their own advantage estimator keeps the rules of estimators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check_loss`, with which users check that their own loss or regularizer keeps the rules of losses."""
+"""`check_loss`: users check with it that their own loss or regularizer keeps the rules of losses."""
 
 from __future__ import annotations
 

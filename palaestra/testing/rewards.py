@@ -1,4 +1,4 @@
-"""A reward for smokes: it differs from row to row, so that there is something to learn from."""
+"""A reward for smoke runs. It differs from row to row, so that there is something to learn."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from palaestra.registry import NonNegative
 
 
 def varied(table: StepTable, *, size: NonNegative = 0.5) -> dict[str, Tensor]:
-    """Rewards and outcomes that depend on the place of a row alone.
+    """Add an amount to each reward, and set outcomes. Both depend only on the position of the row.
 
     Args:
-        size: largest size of what is added to the reward of a row.
+        size: largest absolute value of the amount.
 
-    Returns: reward (rows,); where the table has outcomes, also outcome (rows,): every second trajectory succeeded.
+    Returns: reward (rows,); if the table has outcomes, also outcome (rows,), which is 1 for every second trajectory and
+        else 0.
     """
     place = torch.arange(len(table), dtype=torch.float64)
     columns = {"reward": (table["reward"] + size * torch.sin(12.9898 * place + 78.233)).float()}

@@ -520,7 +520,8 @@ class Panel:
     @property
     def described(self) -> str:
         """`256 held-out tasks`, if none of them was trained on."""
-        return tasks_line(len(self.tasks), self.shared)
+        different = None if None in self._contents else len({*self._contents})
+        return tasks_line(len(self.tasks), self.shared, different=different)
 
     def state_dict(self) -> dict[str, Any]:
         """The contents of the panel, and those that were trained on; null where they are not known."""

@@ -37,7 +37,9 @@ def test_1_what_is_printed(own: Path, palaestra: Command) -> None:
     done = palaestra("run", own, "--quiet")
     assert done.code == 0 and not done.err
     number = r"[01]\.\d{3}"
-    assert re.fullmatch(rf"success {number} on 16 held-out tasks; one answer {number}; before {number}", done.out[-1])
+    assert re.fullmatch(
+        rf"success {number} on 16 tasks of the split eval; one answer {number}; before {number}", done.out[-1]
+    )
     assert re.fullmatch(rf"success {number}, 95 % interval {number} to {number} \(Wilson, \d+ of 16\)", done.out[-2])
     rows = [line for line in done.out if line.strip().startswith(("voters", "one answer", "before"))]
     assert [" ".join(row.split()).count("95 % interval") for row in rows] == [1, 2, 2]
@@ -67,7 +69,9 @@ def test_3_systems(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
     monkeypatch.chdir(tmp_path)
     done = palaestra("run", name, "--smoke", "--quiet")
     assert done.code == 0, done.err
-    assert re.match(r"success \S+ on 4 held-out tasks; ", done.out[-1])
+    assert re.match(
+        r"success \S+ on 4 (held-out )?tasks(, \d+ of them also trained on| of the split eval)?; ", done.out[-1]
+    )
 
 
 def test_4_refusals(own: Path, palaestra: Command) -> None:

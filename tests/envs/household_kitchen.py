@@ -1,4 +1,4 @@
-"""A kitchen that is known, and ways to act in it, for the tests of `household`. Knows the environment and its house."""
+"""A fixed kitchen for the tests of `household`, and functions that act in it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PLAYER = "player"
 
 
 def act(env, *texts):
-    """Act, one text after the other: the last result."""
+    """Play these texts one after the other. Returns the last result."""
     for text in texts:
         result = env.step({PLAYER: Action(text=text)})
     return result
 
 
 def play(env, task, choose=None):
-    """An episode: all results. `choose` gives the text of an action for an observation; without, the expert acts."""
+    """Play an episode. Returns all results. `choose` gives actions for observations; without it the expert acts."""
     results = [env.reset(task)]
     while results[-1].observations:
         text = choose(results[-1].observations[PLAYER]) if choose else env.expert(PLAYER).text
@@ -30,7 +30,7 @@ def play(env, task, choose=None):
 
 
 def placed(env, goal, things, start, *, lamp=3):
-    """The environment in a kitchen that is known: fridge, microwave, sink, counter, drawer; a bedroom with a bed."""
+    """The environment in a fixed house: a kitchen with fridge, microwave, sink, counter and drawer, and a bedroom."""
     places = (("sink", 0), ("microwave", 0), ("fridge", 0), ("counter", 0), ("drawer", 0), ("bed", 1))
     house = House(
         rooms=("kitchen", "bedroom"),
@@ -50,15 +50,15 @@ def placed(env, goal, things, start, *, lamp=3):
 
 
 def kitchen(goal=("put", "mug", "drawer"), **options):
-    """A mug in the fridge, a book on the counter, where the lamp stands."""
+    """The fixed house with a mug in the fridge, and a book on the counter beside the lamp."""
     return placed(Household(**options), Goal(*goal), (("mug", 1), ("book", 1)), (2, 3))
 
 
 def state_of(env):
-    """What the house is like now."""
+    """The present state of the house."""
     return env.state.state
 
 
 def done(result):
-    """Whether the act did or told something."""
+    """Whether the act changed or told something."""
     return result.info["executable"] == {PLAYER: 1.0}

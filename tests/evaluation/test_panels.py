@@ -17,7 +17,7 @@ import pytest
 
 from palaestra.data import StopReason, Trajectory
 from palaestra.errors import InvalidData
-from palaestra.evaluation.panels import failure_line, interval_line, result_line, summarize
+from palaestra.evaluation.panels import failure_line, interval_line, result_line, summarize, tasks_line
 from palaestra.evaluation.statistics import wilson_interval
 
 Episodes = Callable[..., Trajectory]
@@ -64,7 +64,7 @@ def test_without_outcomes_there_is_a_return(episode: Episodes) -> None:  # rule 
     assert found.success is None
     assert "eval/cartpole/success" not in found.metrics()
     assert found.metrics()["eval/cartpole/return"] == 450.0
-    assert result_line(found, shared=8) == "return 450.0 on 8 tasks, 8 of them also trained on"
+    assert result_line(found, tasks=tasks_line(8, 8)) == "return 450.0 on 8 tasks, 8 of them also trained on"
     assert interval_line(found).startswith("return 450.0, 95 % interval 4")
 
 
@@ -93,7 +93,7 @@ def test_an_empty_panel_is_refused() -> None:  # rule 5
 
 def test_lines(episode: Episodes) -> None:  # rule 6
     after = summarize([episode(1.0)] * 242 + [episode(0.0)] * 14, name="x")
-    assert result_line(after, shared=0) == "success 0.945 on 256 held-out tasks"
+    assert result_line(after, tasks=tasks_line(256, 0)) == "success 0.945 on 256 held-out tasks"
     assert interval_line(after) == "success 0.945, 95 % interval 0.910 to 0.967 (Wilson, 242 of 256)"
     assert failure_line(after) == ""
 

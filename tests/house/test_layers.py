@@ -21,7 +21,12 @@ EXTRAS = project()["project"]["optional-dependencies"]
 PACKAGES = {re.split(r"[<>=\[; ]", line)[0].replace("-", "_") for lines in EXTRAS.values() for line in lines}
 HEAVY = {"matplotlib"}  # core, but half a second to import, and only drawing needs it
 OTHERWISE = {"openenv"}  # the package of openenv-core is imported by another name
-IMPORTED_AS = {"open_spiel": "pyspiel", "openenv-core": "openenv", "pyyaml": "yaml"}  # others by their own names
+IMPORTED_AS = {
+    "pillow": "PIL",
+    "open_spiel": "pyspiel",
+    "openenv-core": "openenv",
+    "pyyaml": "yaml",
+}  # others by their own names
 LATE = PACKAGES | HEAVY | OTHERWISE
 
 

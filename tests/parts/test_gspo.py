@@ -112,7 +112,7 @@ def test_empty_responses_are_skipped() -> None:  # rule 6
 
 def test_refusals() -> None:  # rule 7
     batch = filled([[2, 1], [3]], 1).replace(weight=torch.ones(6).double())
-    with told(ContractError, "a trajectory only"):
+    with told(ContractError, "part of a trajectory"):
         gspo(batch.replace(scope="row"))
     with told(InvalidData, "6 of 6"):
         gspo(batch.replace(logprob=torch.full((6,), -math.inf).double()))

@@ -80,7 +80,7 @@ def test_neutral_bounds(batch: TokenBatch) -> None:  # rule 4
 def test_cut_trajectories_are_refused() -> None:  # rule 5
     batch = filled([[2, 1], [3]], 1).replace(scope="row")
     assert len(ppo_clip(batch, ratio="turn")[0]) == 6
-    with told(ContractError, "a trajectory only"):
+    with told(ContractError, "part of a trajectory"):
         ppo_clip(batch, ratio="trajectory")
 
 

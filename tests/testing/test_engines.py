@@ -1,4 +1,4 @@
-"""check_engine: (1) both engines of the package hold all rules; (2) one that breaks a rule is refused by its number."""
+"""check_engine: (1) both engines of the package keep all rules; (2) one that breaks a rule is refused by its number."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Broken(Engine):
             self.inner.close(session)
 
     def fork(self, session: Any, new_session: Any) -> None:
-        if self.fault != 5:  # the fork knows nothing
+        if self.fault != 5:  # the fork has an empty history
             self.inner.fork(session, new_session)
 
     def context(self, policy: str) -> int:

@@ -1,1 +1,1 @@
-"""Environments of other libraries. Each is a part, found by its name."""
+"""Parts that play environments of other libraries. `exports` makes our environments playable by other libraries."""

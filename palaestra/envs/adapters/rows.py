@@ -1,7 +1,4 @@
-"""Rows of data sets that other libraries' environments bring along: which are trained on and which are held out.
-
-Knows places in a list. Knows nothing of what the rows hold.
-"""
+"""The division of a data set into training rows and held-out rows, for environments that bring their own data."""
 
 from __future__ import annotations
 
@@ -9,9 +6,13 @@ from palaestra.data import derive
 
 
 def division(count: int, held_out: float) -> tuple[list[int], list[int]]:
-    """Places of the rows to train on and of the others, the same in every process.
+    """The indices of the training rows and of the held-out rows. They are the same in every process.
 
-    Where one part would be empty, both are all rows: then tasks differ in their seed only.
+    If one of the two would be empty, both are all rows. Then tasks of different splits differ in their seeds only.
+
+    Args:
+        count: number of rows.
+        held_out: share of the rows that is not trained on.
     """
     held = round(count * held_out)
     if not 0 < held < count:

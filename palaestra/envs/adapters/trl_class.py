@@ -1,6 +1,6 @@
-"""Environment classes written for TRL's GRPOTrainer: `reset(**row)`, and public methods that are the tools.
+"""Play environment classes written for TRL's GRPOTrainer. They have `reset(**row)`, and public methods as tools.
 
-Knows the class's contract and rows of data. Calls of tools are read and run by `palaestra.tools`.
+`palaestra.tools` reads and runs the calls of tools.
 """
 
 from __future__ import annotations
@@ -42,35 +42,38 @@ class TrlClass:
 
     Args:
         env: the class, or a function without arguments that makes an object: `path/to/file.py:Class`, `module:Class`.
-        data: the rows whose columns `reset` gets: a list, a file of JSON lines, or a function without arguments that
-            gives rows, `path/to/file.py:function`. None: one row without columns.
-        seed_column: a column that gets the task's seed, below 2³¹, for classes that make their tasks. None: none.
-        held_out: share of the rows that is never trained on. 0, or fewer than two rows: tasks differ in their seed
-            only. Usual: 0.2.
-        reward: a reward function of TRL, `path/to/file.py:function`, called with `environments` of one, `prompts`,
-            `completions` and the row's columns as lists of one. None: the attribute `reward` of the object.
-        success_at: a reward from which on the episode is a success.
+        data: the rows whose columns `reset` gets: a list, a file of JSON (.json) or of JSON lines (.jsonl), or a
+            function without arguments that returns rows: `path/to/file.py:function`. None: one row without columns.
+        seed_column: a column of the row that is set to the task's seed, below 2³¹, for classes that make their own
+            tasks. None: there is none.
+        held_out: share of the rows that is never trained on. If no row or all rows would be held out, tasks differ in
+            their seeds only. Usual: 0.2.
+        reward: a reward function of TRL, `path/to/file.py:function`. It is called with `environments`, `prompts`,
+            `completions` and the row's columns, each a list of one element. None: the object's attribute `reward`.
+        success_at: the least reward of a success.
         format: how calls are written: json, tagged, code or words (palaestra.tools.formats).
-        remind: repeat the prompt before each result: for contexts that show the latest observation only.
+        remind: True: the prompt is repeated before each result, for contexts that show only the latest observation.
         max_turns: answers until the episode is cut off.
-        expert: a function of one's own, `path/to/file.py:function`, called with the object; gives a ToolCall, or the
-            text of the last answer. None: there is no expert.
+        expert: your own function, `path/to/file.py:function`, which is called with the object and returns a ToolCall or
+            the text of the final answer. None: there is no expert.
 
-    What is supported: `__init__` without arguments; `reset(**columns)`, whose text is appended to the prompt; the
-    column `prompt`, a text or chat messages; public methods, also async ones, with kinds and a docstring with `Args:`;
-    errors of methods, shown as results; the attributes `reward` and `done`. Not supported: images in messages; `tools`
-    and `rollout_func` beside the class. Differs from TRL: the episode ends as soon as `done` is true, too; several
-    calls of one answer run one after the other; a method's result is cut at 4000 characters.
-    The agent is told the tools and how to call them in `Observation.instruction`. An answer without a call ends the
-    episode; the reward is given at the end. Python's and NumPy's global random generators derive from the seed.
-    Info: `score`, the reward; `success`; `calls`; `invalid` for a call that cannot be read, and for an episode without
-    any call.
-    Raises: ContractError, for a class without reset or tools; RecipeError; UnknownName.
+    Supported: `__init__` without arguments; `reset(**columns)`, whose text is appended to the prompt; the column
+    `prompt`, a text or chat messages; public methods, async ones too, with type hints and a docstring with `Args:`;
+    errors of methods, which are shown as results; the attributes `reward` and `done`.
+    Not supported: images in messages; `tools` and `rollout_func` besides the class.
+    Differs from TRL: the episode also ends when `done` is true; several calls in one answer run one after another; the
+    result of a method is cut at 4000 characters.
+    `Observation.instruction` tells the agent the tools and how to call them. An answer without a call ends the episode.
+    The reward is given at the end. Python's and NumPy's global random generators are seeded from the task.
+    Info: `score`, the reward; `success`; `calls`, how many were made; `invalid` for an answer that cannot be read, and
+    for a final answer without any call before it.
+    Raises: ContractError, for a class without `reset` or tools; RecipeError; InvalidData, for data that has no rows;
+    UnknownName.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "tools")
-    provides = frozenset({"outcome"})  # columns that tables made of it have
+    provides = frozenset({"outcome"})  # columns of a table of its episodes
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class TrlClass:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks: rows of the split, each with a seed; splits never share a seed."""
+        """`n` tasks. Each is a row of the split with a seed. Splits share no seed."""
         rows = self._train if split == "train" else self._held
         return [
             Task(
@@ -118,7 +121,7 @@ class TrlClass:
         ]
 
     def content(self, task: Task) -> Any:
-        """The row, and the seed, where the class is given one."""
+        """The row, and the seed if the class gets it."""
         row = self._rows[int(task.params.get("row", self._train[0]))]
         return as_json((row, task.seed % SEEDS if self._seed_column is not None else None))
 
@@ -160,17 +163,17 @@ class TrlClass:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What the function named by `expert` does here."""
-        assert self._advise is not None  # else `abilities` leave it out
+        """The action that the function `expert` gives for the object."""
+        assert self._advise is not None  # without a function, `abilities` has no `expert`
         advice = self._advise(self._object)
         return Action(text=self._box.write(advice) if isinstance(advice, ToolCall) else str(advice))
 
     def tools(self) -> Sequence[Any]:
-        """The class's methods as tools."""
+        """The methods of the class, as tools."""
         return list(self._box.tools.values())
 
     def snapshot(self) -> Any:
-        """A deep copy of the object. Raises: ContractError, where it cannot be copied."""
+        """A deep copy of the object and of the state of the episode. Raises: ContractError, if it cannot be copied."""
         kept = self._object, self._chance, self._row, self._prompt, self._turn, self._said
         return _copied(kept, self._where), self._box.snapshot()
 
@@ -182,15 +185,15 @@ class TrlClass:
 
     # ---- play ---------------------------------------------------------------------------------------------
     def _toolbox(self) -> Toolbox:
-        """The tools of the object as it is now: methods are bound to it."""
+        """The tools of the present object. Its methods are bound to it, so another object needs another toolbox."""
         names = [
             name
             for name, member in inspect.getmembers(self._object, inspect.ismethod)
             if not name.startswith("_") and name != "reset"
         ]
         if not names:
-            remedy = "Give it at least one public method beside `reset`, with kinds and a docstring."
-            raise ContractError(where=self._where, what="it has no public method to be a tool.", remedy=remedy)
+            remedy = "Give it at least one public method besides `reset`, with type hints and a docstring."
+            raise ContractError(where=self._where, what="it has no public method to use as a tool.", remedy=remedy)
         return Toolbox([tool(getattr(self._object, name)) for name in names], format=self._format)
 
     async def _run(self, call: ToolCall) -> str:
@@ -225,7 +228,7 @@ def _rows(data: str | list[Row] | None, where: str) -> list[Row]:
         path = Path(data)
         if not path.is_file():
             raise InvalidData(
-                where=where, what=f"there is no file {path}.", remedy="Paths are relative to where you are."
+                where=where, what=f"there is no file {path}.", remedy="Paths are relative to the working folder."
             )
         written = path.read_text(encoding="utf-8")
         try:
@@ -233,16 +236,15 @@ def _rows(data: str | list[Row] | None, where: str) -> list[Row]:
                 json.loads(written) if path.suffix == ".json" else [json.loads(line) for line in written.splitlines()]
             )
         except json.JSONDecodeError as error:
-            raise InvalidData(
-                where=f"{where}, {path}", what=f"it is no JSON: {error}.", remedy="A row a line."
-            ) from None
+            remedy = "Write a list of rows." if path.suffix == ".json" else "Write one row on each line."
+            raise InvalidData(where=f"{where}, {path}", what=f"it is not JSON: {error}.", remedy=remedy) from None
     elif isinstance(data, str):
         rows = list(part("environment", data, where=where).target())
     else:
         rows = [{}] if data is None else list(data)
     if not rows or not all(isinstance(row, Mapping) for row in rows):
-        remedy = "Give at least one row, each a mapping of columns."
-        raise InvalidData(where=where, what="these are no rows.", remedy=remedy)
+        remedy = "Give a list of at least one row. Each row is a mapping from column names to values."
+        raise InvalidData(where=where, what="the data is no list of rows.", remedy=remedy)
     return [dict(row) for row in rows]
 
 
@@ -251,8 +253,8 @@ def _made(env: str, where: str) -> Any:
     try:
         made = factory()
     except TypeError as error:
-        remedy = "TRL's classes take no arguments; name a function that makes one with what it needs."
-        raise RecipeError(where=where, what=f"it cannot be made: {error}.", remedy=remedy) from error
+        remedy = "If the class needs arguments, name a function without arguments that makes the object."
+        raise RecipeError(where=where, what=f"no object of it can be made: {error}.", remedy=remedy) from error
     if not callable(getattr(made, "reset", None)):
         raise ContractError(where=where, what="it has no method `reset`.", remedy="Write `def reset(self, **kwargs)`.")
     return made
@@ -266,12 +268,12 @@ def _copied(kept: Any, where: str) -> Any:
     try:
         return copy.deepcopy(kept)
     except Exception as error:
-        remedy = "Choose a method that does not branch, or give the class a `__deepcopy__`."
+        remedy = "Choose a training method that does not branch, or give the class a `__deepcopy__`."
         raise ContractError(where=where, what=f"its object cannot be copied: {error}.", remedy=remedy) from error
 
 
 def _text(prompt: Any) -> str:
-    """A prompt as text: of chat messages, what each of them says."""
+    """A prompt as text. Chat messages are joined, one per line, without their roles."""
     if prompt is None or isinstance(prompt, str):
         return prompt or ""
     return "\n".join(str(message["content"]) for message in prompt)

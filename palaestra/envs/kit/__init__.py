@@ -1,1 +1,1 @@
-"""What environments are built with: tasks and panels, states, step results, choices, words, refused options."""
+"""Building blocks of environments: tasks and panels, states, step results, choices, words, checks of options."""

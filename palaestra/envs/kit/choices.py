@@ -1,4 +1,4 @@
-"""Choices: actions that are listed once, and then shown, read by text or by index, and written from one list."""
+"""Read and write actions that are chosen from a list, by their text or by their index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from palaestra.data import Action
 
 
 def read_choice(value: Any, choices: Sequence[str]) -> str | None:
-    """The choice that a text or an index means; None if it means none. Case and spaces make no difference.
+    """The choice that a text or an index means; None if it means none. `choices` are in lower case.
+
+    Case and extra spaces of the text make no difference.
 
     >>> read_choice(" Go  north ", ("go north", "wait")), read_choice(1, ("go north", "wait")), read_choice("go", ())
     ('go north', 'wait', None)
@@ -29,5 +31,5 @@ def read_index(value: Any, choices: Sequence[str]) -> int | None:
 
 
 def choice(text: str, choices: Sequence[str]) -> Action:
-    """The action that takes this choice, as an expert says it: the text, with the index as its value."""
+    """An expert's action for a choice: its text, with its index as the value."""
     return Action(text=text, value=choices.index(text))

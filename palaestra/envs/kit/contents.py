@@ -1,4 +1,4 @@
-"""Contents: problems as JSON values, so that equal problems have equal hashes whatever seed made them."""
+"""Write the problem of a task as JSON values, so that equal problems have equal hashes whatever their seeds are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def as_json(value: Any) -> Any:
-    """The value as JSON values: fields of dataclasses by name, sets in order, mappings as pairs of key and value.
+    """A value as JSON: a dataclass as an object, a set as a sorted list, a mapping as a sorted list of key and value.
 
     >>> as_json({(1, 2): frozenset("ba")})
     [[[1, 2], ['a', 'b']]]

@@ -1,4 +1,4 @@
-"""Elements of pages as lines of text, and gestures as words or calls: how both are written and read."""
+"""Write the elements of a page as lines of text, and write and read gestures, such as clicks, as words or as calls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Box = tuple[int, int, int, int]  # left, top, width, height
 KEYS = ("enter", "tab", "space", "backspace", "escape", "up", "down", "left", "right")
 DIRECTIONS = ("up", "down")
 CALL = re.compile(r"(click|type|key|scroll|stop)\((.*)\)", re.DOTALL | re.IGNORECASE)
-LONGEST_TEXT = 200  # characters of a text that is typed or answered
-FOCUS = 0  # in place of an element's number: whatever has the focus
+LONGEST_TEXT = 200  # most characters of a typed text or an answer
+FOCUS = 0  # in place of an element's number: the element that has the focus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Element:
-    """Something on a page: `[3] field 'city' (8,40,120,20) rome`."""
+    """An element of a page, written as `[3] field 'city' (8,40,120,20) rome`."""
 
     id: int
     role: str
@@ -28,12 +28,12 @@ class Element:
 
     @property
     def center(self) -> tuple[int, int]:
-        """The point where a click hits it."""
+        """The middle of the box."""
         left, top, width, height = self.box
         return left + width // 2, top + height // 2
 
     def line(self, *, ids: bool = True, boxes: bool = True) -> str:
-        """As agents read it; a field without content has no value."""
+        """The line that agents read. A value that is empty is left out."""
         box = "({},{},{},{})".format(*self.box) if boxes else ""
         return " ".join(
             piece
@@ -44,15 +44,15 @@ class Element:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gesture:
-    """One act: a click at an element or a point, a text for an element, a key, a scroll, the end with an answer."""
+    """One act: click an element or a point, type into an element, press a key, scroll, or stop with an answer."""
 
     kind: Kind
     id: int | None = None
     point: tuple[int, int] | None = None
-    text: str = ""  # typed or answered; the name of a key; the direction of a scroll
+    text: str = ""  # the typed text, the answer, the name of the key, or the direction of the scroll
 
     def write(self, *, calls: bool = False) -> str:
-        """`type 3 new york`, or as a call `type(3,new york)`."""
+        """The gesture as words, `type 3 new york`, or as a call, `type(3,new york)`."""
         place = (self.id,) if self.id is not None else self.point or ()
         pieces = [str(number) for number in place] + ([self.text] if self.text else [])
         return f"{self.kind}({','.join(pieces)})" if calls else " ".join([self.kind, *pieces])
@@ -100,12 +100,12 @@ def _number(text: str) -> int | None:
 
 
 def describe(elements: Sequence[Element], *, ids: bool = True, boxes: bool = True) -> str:
-    """The page, an element a line."""
+    """The lines of all elements."""
     return "\n".join(element.line(ids=ids, boxes=boxes) for element in elements)
 
 
 def hit(elements: Sequence[Element], point: tuple[int, int]) -> Element | None:
-    """The element at a point: of several the last, which is drawn over the others."""
+    """The last of the elements at a point, which is drawn over the others; None if there is none."""
     x, y = point
     return next(
         (e for e in reversed(elements) if 0 <= x - e.box[0] < e.box[2] and 0 <= y - e.box[1] < e.box[3]),
@@ -114,5 +114,5 @@ def hit(elements: Sequence[Element], point: tuple[int, int]) -> Element | None:
 
 
 def find(elements: Sequence[Element], id: int) -> Element | None:
-    """The element of this number."""
+    """The element with this number; None if there is none."""
     return next((element for element in elements if element.id == id), None)

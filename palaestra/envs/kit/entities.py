@@ -1,4 +1,4 @@
-"""Entities: which names of a list a text has."""
+"""Measure which share of a list of names occurs in a text."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from palaestra.errors import InvalidData
 
 
 def named_share(text: str, entities: Iterable[str]) -> float:
-    """Entities that the text has, as a share of all, in [0, 1].
+    """The share of the entities that occur in the text, in [0, 1].
 
-    Names are compared without case and with any run of spaces as one, as whole words; a name that is given twice
-    counts once.
+    Only whole words count. Case and extra spaces make no difference. An entity that is listed twice counts once.
 
-    Raises: InvalidData, without any entity.
+    Raises: InvalidData, if there is no entity.
     """
     wanted = {_plain(entity) for entity in entities} - {""}
     if not wanted:
         raise InvalidData(
             where="named_share(…)",
-            what="there is no entity to look for, so no share of them.",
-            remedy="Give the entities that the task was made of; a task without any has no partial credit.",
+            what="there is no entity to look for.",
+            remedy="Give at least one entity. A task without entities can give no partial credit.",
         )
     said = _plain(text)
     return sum(bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said)) for name in wanted) / len(wanted)

@@ -1,9 +1,9 @@
-"""Tasks of splits, and panels: fixed sets of evaluation tasks, committed with hashes, so that results of different days
-can be compared.
+"""Draw the tasks of a split, and keep panels: fixed lists of evaluation tasks, so that results of different days can be
+compared.
 
-A panel has three hashes: over its tasks, over what the environment shows first in each of them, and over some whole
-episodes. The second and third change when a new version of a package makes other levels from the same seeds. It also
-stores its overlap: the share of its tasks whose problem occurs in training too.
+A panel is committed with three hashes: of its tasks, of the first observations in them, and of some whole episodes. The
+second and third hash change when a new version of a package makes other levels from the same seeds. A panel also
+stores its overlap: the share of its tasks whose problem occurs in training, too.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from palaestra.errors import InvalidData, UnknownName, nearest
 from palaestra.registry import part
 
 FILE = Path(__file__).with_name("panels.json")
-SEED = 20_000  # of panels, and of evaluations on no panel
+SEED = 20_000  # of panels, and of evaluations without a panel
 SPLIT = "eval"
-TRAINED = 2000  # training tasks that a panel's overlap is measured against
-PARTS = ("train", "train", "eval", "other")  # a content's hash, modulo 4, decides its part
+TRAINED = 2000  # number of training tasks that a panel's overlap is measured with
+PARTS = ("train", "train", "eval", "other")  # the hash of a content, modulo 4, is the index of its part
 REPLACED = {name: f"{name}-2" for name in ("clinic", "code", "prover", "puzzles", "rasters")}
-PATIENCE = 20  # draws without a new problem, for each that was found, after which there are no more
+PATIENCE = 20  # give up after this many tries in a row without a new problem, for each one found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """How a panel is made, and what it must be.
+    """How the tasks of a panel are made, and the hashes that they must have.
 
     Attributes:
         environment, options: as in a recipe.
         split, n, seed: arguments of the environment's `tasks`.
-        hash: over the tasks, order included.
-        first: over the first observations of all tasks.
-        played: over 50 whole episodes of random play (palaestra.evaluation.scripted); "": not measured.
-        overlap: share of its tasks whose content occurs in 2,000 tasks of split "train"; None: the environment does not
-            tell contents.
+        hash: of the tasks, in their order.
+        first: of the first observations of all tasks.
+        played: of 50 whole episodes of random play (palaestra.evaluation.scripted). "": not measured.
+        overlap: share of the tasks whose content occurs in 2,000 tasks of the split "train". None: the environment has
+            no ability `content`.
     """
 
     environment: str
@@ -70,15 +70,15 @@ def seeded_tasks(
 ) -> list[Task]:
     """`n` tasks that differ in their seed. The first tasks of a longer list are those of a shorter one.
 
-    Seeds of the split "train" are even and all others odd. Where different seeds can make the same problem, this does
-    not hold a problem out. Then give `content`: tasks are drawn until the hash of their content falls into their split.
-    Half of all contents belong to "train", a quarter to "eval", and a quarter to all other splits, which share it.
-    Training may repeat a problem; every other list has each problem once.
+    Seeds of the split "train" are even and all others odd. If different seeds can make the same problem, this does not
+    hold a problem out; then give `content`. The hash of a content decides the split that it belongs to: half of all
+    contents belong to "train", a quarter to "eval", and a quarter to all other splits together. Training may repeat a
+    problem. A list of any other split has each problem once.
 
     Args:
-        content: what the problem of a task is, the environment's ability `content`.
+        content: returns the problem of a task, as the environment's ability `content` does.
 
-    Raises: InvalidData, if the split has fewer different problems than are asked for.
+    Raises: InvalidData, if the split has fewer than `n` different problems.
     """
     held_out = int(split != "train")
 
@@ -116,7 +116,7 @@ def part_of(digest: str) -> str:
 
 
 def shared(env: Any, tasks: Iterable[Task], trained: Iterable[Task]) -> int | None:
-    """How many of `tasks` have the content of a task that was trained on; None where `env` does not tell contents."""
+    """The number of `tasks` whose content occurs in `trained`; None if `env` has no ability `content`."""
     asked = [content_of(env, task) for task in tasks]
     known = {content_of(env, task) for task in trained} if None not in asked else {None}
     return None if None in known else sum(one in known for one in asked)
@@ -130,7 +130,7 @@ def panels() -> dict[str, Panel]:
 
 
 def panel(name: str) -> tuple[list[Task], Panel]:
-    """The tasks of a committed panel, made again and compared with its hashes.
+    """The tasks of a committed panel, and its entry. The tasks are made again and compared with the hashes.
 
     Raises: UnknownName; InvalidData, if the panel is empty or no longer what was committed.
     """
@@ -149,27 +149,26 @@ def panel(name: str) -> tuple[list[Task], Panel]:
 
 
 def verified(name: str, entry: Panel, env: Any) -> list[Task]:
-    """The panel's tasks, if `env` still makes what was committed.
+    """The panel's tasks, made again by `env`.
 
-    Raises: InvalidData.
+    Raises: InvalidData, if `env` no longer makes the tasks or the first observations that were committed.
     """
     tasks = _tasks(env, entry.n, where=f"panel {name}", split=entry.split, seed=entry.seed)
     found = measure(entry, env, tasks)
-    for key, meaning in (("hash", "its tasks have"), ("first", "what the environment shows first has")):
+    for key, meaning in (("hash", "its tasks"), ("first", "its first observations")):
         if getattr(found, key) != getattr(entry, key):
             raise InvalidData(
                 where=f"panel {name} ({FILE.name})",
-                what=f"{meaning} changed: hash {getattr(found, key)}, committed {getattr(entry, key)}.",
+                what=f"{meaning} have changed: hash {getattr(found, key)}, committed {getattr(entry, key)}.",
                 remedy="Results on it could not be compared with earlier ones. Install the package versions of\n"
-                "constraints.txt; or, if the change was wanted, commit a panel under a new name, with the hashes\n"
-                "of palaestra.envs.kit.panels.measure.",
+                "constraints.txt. If you want the change, commit a panel under a new name, with the hashes that\n"
+                "palaestra.envs.kit.panels.measure gives.",
             )
     return tasks
 
 
 def measure(entry: Panel, env: Any, tasks: Sequence[Task] | None = None) -> Panel:
-    """The entry with the hashes of its tasks and of what is shown first, for a new panel. `with_overlap` measures the
-    rest."""
+    """The entry of a new panel with the hashes of its tasks and of their first observations."""
     if tasks is None:
         tasks = _tasks(env, entry.n, where="measure", split=entry.split, seed=entry.seed)
     digest = hashlib.sha256()
@@ -183,7 +182,7 @@ def measure(entry: Panel, env: Any, tasks: Sequence[Task] | None = None) -> Pane
 
 
 def with_overlap(entry: Panel, env: Any, tasks: Sequence[Task]) -> Panel:
-    """The entry with the share of its tasks that occur among `TRAINED` training tasks."""
+    """The entry with its overlap: the share of its tasks whose content occurs in `TRAINED` training tasks."""
     if content_of(env, tasks[0]) is None:
         return replace(entry, overlap=None)
     found = shared(env, tasks, env.tasks("train", TRAINED, 0))
@@ -200,7 +199,7 @@ def panel_for(environment: str, options: Mapping[str, Any]) -> str | None:
     Options that a panel does not list, such as limits, make no difference to its tasks.
     """
     chosen = part("environment", environment).check(options, where=f"environment: {environment}")
-    chosen = json.loads(json.dumps(chosen, default=str))  # as the file has them: a tuple is a list there
+    chosen = json.loads(json.dumps(chosen, default=str))  # as in the file, where a tuple is a list
     for name, entry in panels().items():
         if entry.environment == environment and entry.options.items() <= chosen.items():
             return name
@@ -209,9 +208,9 @@ def panel_for(environment: str, options: Mapping[str, Any]) -> str | None:
 
 # ---- what an evaluation plays -----------------------------------------------------------------------------
 def evaluation_tasks(env: Any, n: int, *, name: str | None = None) -> list[Task]:
-    """What is evaluated: the first `n` of the committed panel `name`, else of the environment's own split "eval".
+    """The tasks of an evaluation: the first `n` of the panel `name`, or, without a name, of the split "eval" of `env`.
 
-    Raises: InvalidData, if there are none, or fewer than `n` in the panel; UnknownName.
+    Raises: InvalidData, if there is no task, or if the panel has fewer than `n`; UnknownName.
     """
     if name is None:
         return _tasks(env, n, where="evaluation", split=SPLIT, seed=SEED)
@@ -237,5 +236,5 @@ def _tasks(env: Any, n: int, *, where: str, split: str, seed: int) -> list[Task]
 
 
 def _panel_hash(tasks: Sequence[Task]) -> str:
-    """One hash over a panel of tasks, order included; committed next to the panel's definition."""
+    """The hash of a list of tasks. It depends on their order."""
     return hashlib.sha256("\n".join(task.content_hash for task in tasks).encode()).hexdigest()[:16]

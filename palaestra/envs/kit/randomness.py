@@ -1,6 +1,6 @@
-"""The global random generators of Python and NumPy, lent to one episode for the time of a call.
+"""Give each episode its own state of the global random generators of Python and NumPy.
 
-It is for packages that draw from them.
+Adapters need it for packages that draw from these generators.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 LOCK = threading.RLock()  # the global generators serve one call at a time
-GLOBAL: Any = np.random.mtrand._rand  # the generator behind np.random.seed and its relatives
+GLOBAL: Any = np.random.mtrand._rand  # the generator behind np.random.seed and np.random.rand
 
 
 class Randomness:
-    """The state of both generators in one episode, so that episodes played by turns do not disturb each other."""
+    """The state of both generators in one episode. Other episodes that are played meanwhile do not change it."""
 
     def __init__(self, seed: int) -> None:
         self._python: Any = random.Random(seed).getstate()
@@ -26,7 +26,7 @@ class Randomness:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Within it the global generators are this episode's; after it they are as they were."""
+        """A context in which the global generators have this episode's state. Later they get their old one back."""
         with LOCK:
             python, numpy = random.getstate(), GLOBAL.get_state()
             random.setstate(self._python)

@@ -1,4 +1,4 @@
-"""Refusals: options with which an environment could not work, told by one line before anything starts."""
+"""Refuse options that an environment cannot work with, before anything starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from palaestra.errors import RecipeError
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Refuses options of an environment; each method raises a RecipeError for the first that is wrong.
+    """Checks options of an environment. Each method raises a RecipeError for the first option that is wrong.
 
         refuse = Refusals("environment: household")
         refuse.when_reversed(places=places, things=things)
@@ -19,18 +19,18 @@ class Refusals:
         refuse.when(places[0] < rooms, f"{places[0]} places are too few for {rooms} rooms.", "Raise `places`.")
 
     Args:
-        where: what a message begins with.
+        where: first line of the error message.
     """
 
     where: str
 
     def when(self, wrong: object, what: str, remedy: str) -> None:
-        """Refuse if something is wrong: `what` is the fault with the values found, `remedy` the way out."""
+        """Refuse if `wrong` is true. `what`: the fault, with the values found. `remedy`: what to do."""
         if wrong:
             raise RecipeError(where=self.where, what=what, remedy=remedy)
 
     def when_reversed(self, **ranges: tuple[float, float] | None) -> None:
-        """Refuse a range, fewest and most, whose first number is larger than the second. None: no range was given."""
+        """Refuse a range whose first number is larger than its second. None stands for no range and is not refused."""
         for name, ends in ranges.items():
             if ends is not None:
                 self.when(
@@ -40,7 +40,7 @@ class Refusals:
                 )
 
     def when_empty(self, choices: Collection[str], **lists: Collection[str]) -> None:
-        """Refuse an empty list. `choices`: what it can name."""
+        """Refuse an empty list. `choices`: the names that it can have."""
         for name, chosen in lists.items():
             self.when(not chosen, f"`{name}` is empty.", f"Name some of: {', '.join(choices)}.")
 
@@ -51,6 +51,6 @@ class Refusals:
             self.when(twice is not None, f"`{name}` names {twice} twice.", "Name each once.")
 
     def when_certain(self, then: str, **probabilities: float) -> None:
-        """Refuse a probability of 1. `then`: what it would do, as in `nothing could ever be done`."""
+        """Refuse a probability of 1. `then`: its consequence, such as `nothing could ever be done`."""
         for name, probability in probabilities.items():
             self.when(probability == 1, f"with `{name}: 1` {then}.", f"Set `{name}` below 1.")

@@ -1,4 +1,4 @@
-"""Step results: what `reset` and `step` return, for one agent and for several."""
+"""Build the StepResult that `reset` and `step` return, for one agent or for several."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def single(
     readable: bool = True,
     info: Mapping[str, Any] | None = None,
 ) -> StepResult:
-    """What `reset` and `step` return where one agent acts.
+    """The StepResult of an environment in which one agent acts.
 
     Args:
-        seen: what the agent sees next; of an episode that is cut off, what it would have seen. Nobody sees what
-            follows an episode that is over, so None will do there.
-        over: the rules of the task ended the episode. cut: a limit did; `over` wins.
-        act, readable: of the act just made, as `act_info` takes them.
+        seen: what the agent sees next, or would have seen if the episode is cut off. May be None if it is over.
+        over: whether the episode ended by the rules of the task. cut: whether a limit ended it. If both are true,
+            `over` counts.
+        act, readable: numbers and labels of the act just made, and whether it could be read; see `act_info`.
         info: JSON values of the episode, such as `success`.
     """
     return several(
@@ -45,13 +45,14 @@ def several(
     cut: Collection[str] = (),
     info: Mapping[str, Any] | None = None,
 ) -> StepResult:
-    """What `reset` and `step` return where several agents act, at once or by turns.
+    """The StepResult of an environment in which several agents act, at once or by turns.
 
     Args:
-        seen: what is seen by those who act next; of agents who are cut off, what they would have seen.
-        rewards: for what just happened; agents left out get 0.
-        over: agents whose episode the rules of the task ended. cut: agents whose episode a limit ended; `over` wins.
-        info: JSON values of the episode, and what `act_info` says of acts.
+        seen: what the agents that act next see, and what agents that are cut off would have seen.
+        rewards: rewards of this step. An agent without an entry gets 0.
+        over: agents whose episode ended by the rules of the task. cut: agents whose episode a limit ended. For an
+            agent in both, `over` counts.
+        info: JSON values of the episode, and the entries that `act_info` gives for acts.
     """
     ended = frozenset(over)
     broken_off = frozenset(cut) - ended
@@ -66,11 +67,11 @@ def several(
 
 
 def act_info(agent: str, told: Mapping[str, Any], *, readable: bool = True) -> dict[str, Any]:
-    """What `info` tells of an agent's act: `{"process": 0.5}` becomes `{"process": {agent: 0.5}}`.
+    """The entries of `info` for an agent's act: `{"process": 0.5}` becomes `{"process": {agent: 0.5}}`.
 
     Args:
         told: numbers and labels by name. Numbers become columns of the table.
-        readable: False marks the act as invalid: the environment could not read it.
+        readable: False: the environment could not read the act, which is marked as invalid.
     """
     about: dict[str, Any] = {name: {agent: value} for name, value in told.items()}
     return about if readable else about | {"invalid": {agent: True}}

@@ -1,4 +1,4 @@
-"""The state of an episode as one value, `self.state`: read, replaced, remembered and put back in one way."""
+"""Keep the state of an episode as one value, `self.state`, which can be saved and restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = TypeVar("State")
 
 
 class KeepsState(Protocol[State]):
-    """An environment whose episode is one value: `reset` sets `self.state`, `step` sets the next one.
+    """An environment whose episode is one value. `reset` sets `self.state`, and `step` replaces it.
 
         @dataclass(frozen=True)
         class State:
@@ -22,15 +22,15 @@ class KeepsState(Protocol[State]):
         class Guess(KeepsState[State]):
             abilities = ("tasks", "snapshot")
 
-    It gives the ability `snapshot`, and `close`. A frozen dataclass is taken as it is, since no later step changes it;
-    a state of any other kind is copied.
+    It provides the ability `snapshot` and the method `close`. A snapshot of a frozen dataclass is the state itself,
+    since no later step changes it. A state of any other kind is copied.
     """
 
     _state: State | None = None
 
     @property
     def state(self) -> State:
-        """The state of the present episode. Raises: ContractError, if there is none: `reset` comes first."""
+        """The state of the present episode. Raises: ContractError, if `reset` was not called."""
         return started(self._state, self)
 
     @state.setter
@@ -38,35 +38,35 @@ class KeepsState(Protocol[State]):
         self._state = state
 
     def snapshot(self) -> Any:
-        """The present state; what happens afterwards does not change it."""
+        """The present state. Later steps do not change it."""
         return kept(self._state)
 
     def restore(self, state: Any) -> None:
-        """Go on from `state`."""
+        """Continue from a snapshot."""
         self._state = kept(state)
 
     def close(self) -> None:
-        """The episode is over; the next begins with `reset`."""
+        """End the episode. The next one begins with `reset`."""
         self._state = None
 
 
 def started(value: State | None, environment: object) -> State:
-    """What `reset` has set. Raises: ContractError, if it is None."""
+    """The value, which `reset` has set. Raises: ContractError, if it is None."""
     if value is None:
         raise unstarted(environment)
     return value
 
 
 def unstarted(environment: object) -> ContractError:
-    """The error of an environment that is asked to go on before any task was set up."""
+    """The error for a call that needs an episode, while `reset` was not called."""
     return ContractError(
         where=f"environment {type(environment).__name__}",
         what="`step` was called before `reset`.",
-        remedy="Call `reset(task)` first; palaestra.testing.check_environment shows how an episode runs.",
+        remedy="Call `reset(task)` first. palaestra.testing.check_environment shows how an episode runs.",
     )
 
 
 def kept(state: State) -> State:
-    """The state itself if it is a frozen dataclass, else a copy of all that it holds."""
+    """The state itself if it is a frozen dataclass, else a deep copy."""
     unchanging = dataclasses.is_dataclass(state) and type(state).__dataclass_params__.frozen  # type: ignore[attr-defined]
     return state if unchanging else copy.deepcopy(state)

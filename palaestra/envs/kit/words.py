@@ -1,4 +1,4 @@
-"""Other words for the same things: how a world is renamed, on the way out to the agent and on the way back."""
+"""Rename the words of a world: in the texts that agents read, and back in the texts that they write."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-STRANGE = "no_"  # before a plain word that has another name here
+STRANGE = "no_"  # put before the plain form of a renamed word, so that nobody understands it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """Words in the place of plain ones. A plain word that has another name means nothing here.
+    """New words for plain ones. The plain form of a renamed word means nothing.
 
-    A number at the end of a word stays, as in hotel2 → tent2. A word without another one stands for itself.
+    A number at the end of a word stays, as in hotel2 → tent2. A word that is not renamed stands for itself.
 
     Attributes:
-        other: plain word → the word in its place. meant: the way back.
+        other: plain word → its new word.
+        meant: new word → its plain word; the plain form of a renamed word → a word that means nothing.
 
     >>> words = Vocabulary({"shirt": "blouse"})
     >>> words.say("red", "shirt"), words.hear("blouse"), words.hear("red"), words.hear("shirt")
@@ -32,11 +33,11 @@ class Vocabulary:
         object.__setattr__(self, "meant", strange | {word: plain for plain, word in self.other.items()})
 
     def say(self, *words: str) -> str:
-        """These words as they are said here, with spaces between them."""
+        """These words after renaming, with spaces between them."""
         return " ".join(_replaced(word, self.other) for word in words)
 
     def hear(self, word: str) -> str:
-        """What a word stands for."""
+        """The plain word that a word stands for."""
         return _replaced(word, self.meant)
 
 
@@ -46,6 +47,6 @@ def _replaced(word: str, words: Mapping[str, str]) -> str:
 
 
 def drawn_names(things: Sequence[str], words: Sequence[str], seed: int) -> dict[str, str]:
-    """Thing → how it is called: one of the words for each, none for two, drawn by the seed."""
+    """Thing → its name. The names are drawn from `words` by the seed, and no two things have the same one."""
     order = np.random.default_rng(seed).permutation(len(words))
     return {thing: words[int(place)] for thing, place in zip(things, order, strict=False)}

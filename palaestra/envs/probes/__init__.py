@@ -1,1 +1,1 @@
-"""Small worlds that studies of several systems use to look at one thing."""
+"""Small environments for studies, each made to look at one question."""

@@ -1,7 +1,4 @@
-"""Approach: steps on the way to a house, before anything can be decided.
-
-Knows a porch, where one action leads on, and a corridor, where all do. Knows nothing of the house behind them.
-"""
+"""Approach: steps before the house of `rooms`. Only one action leads through the porch, any through the corridor."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ ONWARD = "go east"  # through the porch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approach:
-    """First the porch, then the corridor; places are counted from 0 and the house begins at `length`.
+    """A porch, then a corridor. Places are counted from 0, and the house begins at `length`.
 
     Attributes:
-        prefix: steps of the porch. Whoever knows it takes the same steps in every episode.
-        corridor: steps of the corridor. Whatever is done there makes no difference.
+        prefix: steps of the porch, which are the same in every episode.
+        corridor: steps of the corridor, where actions make no difference.
     """
 
     prefix: int = 0
@@ -27,11 +24,11 @@ class Approach:
 
     @property
     def length(self) -> int:
-        """Steps before the house."""
+        """All steps before the house."""
         return self.prefix + self.corridor
 
     def legal(self, place: int, actions: Sequence[str]) -> list[str]:
-        """What leads on."""
+        """The actions that lead on from a place."""
         return [ONWARD] if place < self.prefix else list(actions)
 
     def leads_on(self, place: int, action: str | None) -> bool:
@@ -39,12 +36,12 @@ class Approach:
         return action == ONWARD or (action is not None and place >= self.prefix)
 
     def describe(self, place: int) -> str:
-        """`porch 2. the way on is east.`"""
+        """The text of a place, such as `porch 2. the way on is east.`"""
         if place < self.prefix:
             return f"porch {place + 1}. the way on is east."
         return f"dark corridor {place + 1 - self.prefix}. every way leads on."
 
     def choose(self, place: int, actions: Sequence[str], seed: int) -> str:
-        """A good action; in the corridor any, so that who imitates it stays undecided there."""
+        """An action that leads on. In the corridor it is random, so that imitation prefers no action there."""
         legal = self.legal(place, actions)
         return legal[derive(seed, "corridor", place) % len(legal)]

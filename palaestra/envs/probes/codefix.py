@@ -1,7 +1,6 @@
-"""CodeFix: tiny programs with one fault, unit tests that show it, and edits of one line.
+"""CodeFix: mend the one fault of a tiny program. Unit tests show the fault, and an edit replaces one line.
 
-Knows statements, an interpreter of its own, faults and tests. The world is deterministic; all that differs between
-tasks comes from the seed. No text is ever run as Python.
+A small interpreter runs the programs; no text is ever run as Python. A task's seed decides its program and its fault.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from palaestra.registry import Fraction, PositiveInt, register
 AGENT = "programmer"
 OPERATIONS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 WORDS = tuple(OPERATIONS)
-INPUTS = range(1, 7)  # of tests
+INPUTS = range(1, 7)  # inputs that tests are drawn from
 TESTS = 2
 FAVORITE = 2  # the line in which `bias` puts faults
 Lines = Annotated[int, pydantic.Field(ge=2, le=8)]
@@ -50,14 +49,14 @@ Program = tuple[Statement, ...]
 
 
 def execute(program: Program, x: int) -> int:
-    """What the program makes of x, statement by statement."""
+    """The result of a program for the input x."""
     for statement in program:
         x = OPERATIONS[statement.word](x, statement.number)
     return x
 
 
 class Edit(NamedTuple):
-    """Line `line` (from 1) becomes `statement`."""
+    """Replaces the line `line`, counted from 1, by `statement`."""
 
     line: int
     statement: Statement
@@ -66,7 +65,7 @@ class Edit(NamedTuple):
         return f"set {self.line} {self.statement}"
 
     def applied(self, program: Program) -> Program:
-        """The program after it; as it was, where it has no such line."""
+        """The program after the edit. A program without this line stays as it is."""
         if self.line > len(program):
             return program
         return (*program[: self.line - 1], self.statement, *program[self.line :])
@@ -74,25 +73,25 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A faulty program, the edit that mends it, and tests: input → what the right program makes of it."""
+    """A faulty program, the edit that mends it, and tests: pairs of an input and the right program's result."""
 
     faulty: Program
     mend: Edit
     tests: tuple[tuple[int, int], ...]
 
     def passes(self, program: Program) -> bool:
-        """Whether every test does."""
+        """Whether a program passes all tests."""
         return all(execute(program, x) == want for x, want in self.tests)
 
     def results(self, program: Program) -> str:
-        """`on 2 got 7 want 5.` of each failing test."""
+        """One sentence for each failing test, such as `on 2 got 7 want 5.`"""
         found = [(x, execute(program, x), want) for x, want in self.tests]
         return " ".join(f"on {x} got {got} want {want}." for x, got, want in found if got != want)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What programs and faults there are; options of the environment."""
+    """The options of the environment that decide which programs and faults there are."""
 
     lines: int = 4
     fewest: int = 4
@@ -105,7 +104,7 @@ class World:
 
 @lru_cache(maxsize=8192)
 def build(world: World, seed: int) -> Problem:
-    """A program whose numbers differ where they can, and a fault that every test shows."""
+    """A program whose numbers differ as far as possible, with a fault that makes all tests fail."""
     draw = random.Random(seed)
     # the last bit of a seed tells its split
     right = _written(world, random.Random(seed // 2 % world.programs) if world.programs else draw)
@@ -125,7 +124,7 @@ def _written(world: World, draw: random.Random) -> Program:
 
 
 def _neighbors(statement: Statement, world: World) -> Iterator[Statement]:
-    """Statements with another word, or with another number: what a fault makes of this one."""
+    """What a fault can make of a statement: one with another word or with another number."""
     if "word" in world.faults:
         yield from (Statement(word, statement.number) for word in WORDS[: world.words] if word != statement.word)
     if "number" in world.faults:
@@ -134,7 +133,7 @@ def _neighbors(statement: Statement, world: World) -> Iterator[Statement]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. `most` edits may be made, `done` were; `said` is what came of the last one."""
+    """The state of one episode. `most`: edits allowed. `done`: edits made. `said`: result of the last one."""
 
     problem: Problem
     program: Program
@@ -145,31 +144,32 @@ class State:
 
 @register("environment", "codefix")
 class CodeFix(KeepsState[State]):
-    """Mend a tiny program: one statement is wrong, and tests show by how much.
+    """Mend a tiny program. One statement is wrong, and tests show by how much.
 
-    An edit replaces a whole line: `set 2 add 3`. All tests run after each edit; where one still fails the edit is
-    undone, so that an episode is a search for one edit, and whoever remembers what was tried does not try it again.
+    An edit replaces a whole line: `set 2 add 3`. All tests run after each edit. If one still fails, the edit is undone.
+    So an episode is a search for one edit, and a policy that remembers its edits does not repeat them.
 
     Args:
-        lines: of the program, 2–8. Higher: more places to look. Usual: 3–4.
-        fewest: lines of the shortest program; None: all have `lines`.
-        numbers: statements have numbers 1 … numbers. Higher: more edits, rarer success. Usual: 3–4.
-        words: 3: statements add, sub and mul; 2: add and sub only, so that every test is off by the same. Usual: 3.
-        faults: what may be wrong in a statement. "word" alone leaves fewer edits to try.
-        edits: that an episode has, tests included. Higher: easier. Usual: 2–4.
-        undo: False leaves a failed edit in the program.
-        programs: 0 writes a new program for every seed; k > 0 lets every seed, of every split, break one of k programs,
-            which a policy can come to know.
-        bias: share of the tasks whose fault is in line 2. Higher: a fixed advice is worth more. Usual: 0.
-        teacher: what guidance consists of. "plan": that one statement is wrong; "feedback": the failing tests;
-            "hint": the line; "patch": the whole edit, which is the answer.
-        reveal: probability that a hint names the line. Lower: weaker teacher. Usual: 1.
+        lines: most lines of a program, 2–8. Higher: more places for the fault. Usual: 3–4.
+        fewest: fewest lines of a program. None: all programs have `lines` lines.
+        numbers: statements have numbers from 1 to `numbers`. Higher: more edits, rarer success. Usual: 3–4.
+        words: 3: statements with add, sub and mul. 2: only add and sub, so that all tests are wrong by the same number.
+            Usual: 3.
+        faults: what can be wrong in a statement: its "word", its "number". "word" alone leaves fewer edits to try.
+        edits: edits of an episode; the tests run after each. Higher: easier. Usual: 2–4.
+        undo: False: an edit that fails stays in the program.
+        programs: 0: a new program for every seed. k > 0: all seeds of all splits share k right programs, which a policy
+            can learn.
+        bias: share of tasks whose fault is put into line 2. Higher: a fixed advice helps more. Usual: 0.
+        teacher: parts of the guidance. "plan": one statement is wrong. "feedback": the failing tests. "hint": the line.
+            "patch": the whole edit, which is the answer.
+        reveal: probability that a hint names the line. Lower: a weaker teacher. Usual: 1.
 
-    Reward: 1 once all tests pass, else 0. What cannot be read costs one of the edits, and so does an edit of a line
-    that is not there, which changes nothing. `process` of a step is 1 if the edit was in the faulty line; `tests` of
-    an episode is how many tests ran.
-    `actions` lists all edits; an index into it is taken as well as its text. A task's difficulty is the number of
-    lines. `guidance` is what a teacher says who has seen an attempt and knows the fault.
+    Reward: 1 when all tests pass, else 0. An action that cannot be read costs an edit and changes nothing, and so does
+    an edit of a line that the program does not have. `process` of a step is 1 if the edit was in the faulty line.
+    `tests` of an episode is the number of tests that ran. An action is given as text or as an index into `actions`. The
+    difficulty of a task is the number of lines. `guidance` is advice from a teacher that has seen an attempt and knows
+    the fault.
 
     Raises: RecipeError, if `fewest` exceeds `lines`.
     """
@@ -185,7 +185,7 @@ class CodeFix(KeepsState[State]):
         "vector",
         "phrases",
     )
-    provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
+    provides = frozenset({"state_key", "outcome", "process"})  # columns of a table of its episodes
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class CodeFix(KeepsState[State]):
         fewest = lines if fewest is None else fewest
         Refusals("environment: codefix").when(
             fewest > lines,
-            f"fewest {fewest} is more than lines {lines}.",
+            f"`fewest: {fewest}` is more than `lines: {lines}`.",
             "Set `fewest` to at most `lines`, or leave it out.",
         )
         self._params: dict[str, Any] = {"lines": lines, "fewest": fewest, "numbers": numbers, "words": words}
@@ -219,15 +219,15 @@ class CodeFix(KeepsState[State]):
         self.vector_size = lines * (len(WORDS) + numbers) + 3 * TESTS + 2
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` programs; splits never share a seed."""
+        """`n` programs. Splits share no seed."""
         return seeded_tasks("codefix", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The program, right and faulty, and its tests."""
+        """The faulty program, the edit that mends it, and the tests."""
         return as_json(self._of(task))
 
     def difficulty(self, task: Task) -> float:
-        """Lines of the program."""
+        """The number of lines of the program."""
         return float(len(self._of(task).faulty))
 
     def reset(self, task: Task) -> StepResult:
@@ -261,7 +261,7 @@ class CodeFix(KeepsState[State]):
         return choice(str(self.state.problem.mend), self.actions)
 
     def guidance(self, trajectory: Trajectory, *, seed: int) -> str:
-        """What the teacher says after an attempt, or before the first one. `seed` decides whether it names the line."""
+        """The teacher's advice after an attempt, or before the first. `seed` decides whether it names the line."""
         problem = self._of(trajectory.task)
         shown = random.Random(derive(seed, "hint")).random() < self._reveal
         line = f"look at line {problem.mend.line}." if shown else ""
@@ -275,12 +275,12 @@ class CodeFix(KeepsState[State]):
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """Words of the teacher, for a tokenizer."""
+        """Texts of the teacher, whose words a tokenizer must know."""
         lines = range(1, self._params["lines"] + 1)
         return ("one statement is wrong.", *(f"look at line {line}. {line} edits failed:" for line in lines))
 
     def reference(self, task: Task) -> str:
-        """The whole answer, as a teacher must not say it."""
+        """The whole answer, which a teacher must not tell."""
         return str(self._of(task).mend)
 
     # ---- observations -------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class CodeFix(KeepsState[State]):
         return build(World(**{name: value for name, value in given.items() if name != "edits"}), task.seed)
 
     def _read(self, given: Any) -> Edit | None:
-        """The edit of an index or a text; None if it is neither."""
+        """The edit that an index or a text means, or None if it cannot be read."""
         if isinstance(given, int | np.integer):
             return self._choices[int(given)] if 0 <= int(given) < len(self._choices) else None
         return self._by_text.get(given.strip().rstrip(".")) if isinstance(given, str) else None
@@ -307,7 +307,7 @@ class CodeFix(KeepsState[State]):
         )
 
     def _vector(self, state: State) -> np.ndarray:
-        """One-hot word and number of each line; input, difference and aim of each test; edits done, last undone."""
+        """One-hot word and number of each line; input, error, wanted result of each test; edits made; last undone."""
         width = len(WORDS) + self._params["numbers"]
         vector = np.zeros(self.vector_size, np.float32)
         for line, statement in enumerate(state.program):

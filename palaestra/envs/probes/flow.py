@@ -1,6 +1,6 @@
-"""Flow: four modules answer a question by search, sharing a memory: planner, executor, verifier and generator.
+"""Flow: four modules answer a question by search. Planner, executor, verifier and generator share one memory.
 
-Knows modules, their order, memory and texts. Graphs, questions and the search itself are in `hopsearch_graph`.
+Graphs, questions and the search are in `hopsearch_graph`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ STOP, CONTINUE = "stop", "continue"
 
 @dataclass(slots=True)
 class State:
-    """How far one episode is.
+    """The state of one episode.
 
     Attributes:
-        module: who acts. turns: of the planner.
-        goal: what the executor is to search; `walk`: relations followed since the planner last began at the start.
-        last: the entity found last. facts: the memory, the latest finding of each search.
+        module: the module that acts next. turns: how often the planner has acted.
+        goal: the entity and relation that the executor shall search.
+        walk: relations followed since the planner last chose `start`.
+        last: the entity found last. facts: the memory, which has the latest result of each search.
     """
 
     graph: Graph
@@ -61,7 +62,7 @@ class State:
     facts: dict[tuple[Entity, Relation], Entity] = field(default_factory=dict)
 
     def reached(self) -> list[Entity]:
-        """The entities along the question's relations, as far as the memory knows them."""
+        """The entities along the question's relations, from its start as far as the memory has them."""
         path = [self.question.start]
         for relation in self.question.relations:
             if (path[-1], relation) not in self.facts:
@@ -71,7 +72,7 @@ class State:
 
     @property
     def complete(self) -> bool:
-        """Whether the memory leads to an answer."""
+        """Whether the memory has all facts for an answer."""
         return len(self.reached()) > len(self.question.relations)
 
 
@@ -79,24 +80,24 @@ class State:
 class Flow(KeepsState[State]):
     """Answer questions of several hops with four modules that act in turn on one memory.
 
-    `planner` sees the question and the memory, and sets the next sub-goal: `start owner` (search the owner of the
-    entity that the question names) or `last owner` (of what was found last). `executor` runs it: `search amber owner`.
-    What it found is added to the memory. `verifier` says `stop` or `continue`; after `stop`, or `steps` sub-goals,
-    `generator` answers: `answer birch`. Each module is an agent, so each may be trained; the environment's expert knows
-    a rule for every one of them, and the verifier's rule errs.
+    `planner` sets the next sub-goal: `start owner` searches the owner of the entity that the question names, `last
+    owner` that of the entity found last. `executor` does the search: `search amber owner`. The result is added to the
+    memory. `verifier` says `stop` or `continue`. After `stop`, or after `steps` sub-goals, `generator` answers: `answer
+    birch`. All modules see the question and the memory. Each module is an agent and can be trained. The expert has a
+    rule for each module; its rule for the verifier errs.
 
     Args:
-        entities, relations, hops: of graph and question, as in `hopsearch`.
-        steps: most sub-goals. Higher: more detours can be mended. Usual: 5.
+        entities, relations, hops: as in `hopsearch`.
+        steps: most sub-goals. Higher: more wrong sub-goals can be corrected. Usual: 5.
         noise: probability that a search finds a wrong entity. Usual: 0.
-        verifier_noise: probability that the expert's verdict is turned round. Higher: questions of several hops are
-            broken off, others dragged out. Usual: 0.1.
+        verifier_noise: probability that the expert's verdict is the wrong one. Higher: more questions end too early,
+            and others take too long. Usual: 0.1.
 
-    Reward: 1 to `planner` for the right answer, else 0. An act that cannot be read changes nothing: a sub-goal is lost,
-    nothing is found, the verdict is `continue`, the answer is wrong.
+    Reward: 1 to `planner` for the right answer, else 0. After an act that cannot be read, the planner has used up a
+    sub-goal, the executor finds nothing, the verifier's verdict is `continue`, and the generator's answer is wrong.
 
-    The last `info` tells `steps`, the number of sub-goals, and `stratum`, the number of hops. `vector` and indices are
-    the planner's; the other modules act by text.
+    The last `info` has `steps`, the number of sub-goals, and `stratum`, the number of hops as a text. `vector` and
+    indices of actions are for the planner. The other modules act by text.
 
     Raises: RecipeError, if the first number of `hops` is larger than the second.
     """
@@ -124,7 +125,7 @@ class Flow(KeepsState[State]):
         self.vector_size = 2 * self._hops * relations + self._hops + 2 + steps
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` questions; splits never share a seed."""
+        """`n` questions. Splits share no seed."""
         return seeded_tasks("flow", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
@@ -156,8 +157,11 @@ class Flow(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The module's rule: follow the question; run the sub-goal; is the memory enough, told wrongly now and then;
-        answer what the memory leads to."""
+        """An action by the module's rule.
+
+        The planner follows the question. The executor searches the sub-goal. The verifier says `stop` if the memory is
+        complete, and errs at times. The generator answers with the entity that the memory leads to.
+        """
         state = self.state
         names, path, asked = state.graph.entities, state.reached(), state.question.relations
         if agent == PLANNER:
@@ -174,7 +178,7 @@ class Flow(KeepsState[State]):
 
     # ---- modules ------------------------------------------------------------------------------------------
     def _read(self, module: str, value: Any) -> list[str] | None:
-        """The words of an action that this module can take; None if it is none."""
+        """The words of an action, or None if the module has no such action."""
         if module == PLANNER and isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
             value = self.actions[int(value)]
         words = value.lower().split() if isinstance(value, str) else []
@@ -226,7 +230,7 @@ class Flow(KeepsState[State]):
         )
 
     def _legal(self, state: State) -> list[Any]:
-        """Indices for the planner, texts for the others."""
+        """The legal actions: indices for the planner, texts for the other modules."""
         names = state.graph.entities
         if state.module == PLANNER:
             return list(range(len(self.actions)))
@@ -238,7 +242,7 @@ class Flow(KeepsState[State]):
         return [f"search {names[entity]} {relation}" for relation in self._relations]
 
     def _vector(self, state: State) -> np.ndarray:
-        """Relations of the question and of the walk, length of the walk, sub-goals so far."""
+        """One-hot: relations of the question, relations of the walk, length of the walk, sub-goals so far."""
         lists = np.zeros((2, self._hops, len(self._relations)), np.float32)
         for row, chosen in zip(lists, (state.question.relations, state.walk), strict=True):
             for place, relation in enumerate(chosen[: self._hops]):

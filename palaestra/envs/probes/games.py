@@ -1,6 +1,6 @@
-"""Games: several games of OpenSpiel in one environment (the suite of MARS, arXiv 2510.15414); each task is one of them.
+"""Games: several games of OpenSpiel in one environment, as in the suite of MARS (arXiv 2510.15414).
 
-Knows names of games, weights and who is asked to teach. Rules, seats and rewards are those of `openspiel`.
+Each task is one of the games. Rules, seats and rewards are those of the environment `openspiel`.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from palaestra.errors import ContractError
 from palaestra.registry import Fraction, Positive, register
 
 PLACE = "environment games"
-STRIDE = (5**0.5 - 1) / 2  # of the golden section: its multiples fill the unit interval evenly, wherever they stop
-SIGN = re.compile(r"[A-Z][a-z]{2,}|\S")  # a word such as `Round`, else one sign
-SPOKEN = 24  # games of each name under `words` that are played at random for a tokenizer
+STRIDE = (5**0.5 - 1) / 2  # golden ratio: any number of its multiples, modulo 1, covers the unit interval evenly
+SIGN = re.compile(r"[A-Z][a-z]{2,}|\S")  # a word such as `Round`, or else one character
+SPOKEN = 24  # episodes of each game in `words` that are played at random to collect texts for a tokenizer
 
 
 @register("environment", "games", source="arXiv 2510.15414", extra="envs", modules=("pyspiel",))
 class Games:
-    """Several sequential games; every task is of one, and what agents read begins with its name, without parameters.
+    """Several sequential games. Every task is of one game, whose name, without parameters, begins each observation.
 
     Args:
-        games: game strings of OpenSpiel. One alone is allowed: then this is `openspiel` with a name and a teacher.
-        weights: how often each is played, in their order; none: all alike. Tasks are spread evenly: of 30 tasks of
-            three games 9 to 11 are of each.
+        games: game strings of OpenSpiel. A single game is allowed.
+        weights: how often each game is played, in their order. None given: all equally often. Tasks are spread evenly:
+            of 30 tasks of three games, 9 to 11 are of each.
         opponent, seats: as in `openspiel`, for all games.
-        text: "game" is OpenSpiel's own. "signs" sets each sign of it apart, and a move is its index: `x . . o` and `3`,
-            for small models, which then meet the same few tokens in every game.
-        show_actions: end the text with the legal moves.
-        reward_max: the most that can be won or lost, in every game. As published: 4.
-        blunders: share of the expert's moves that are random legal ones. Higher: a worse teacher. 1: one who knows the
-            rules only, and there is one for every game.
-        words: further games whose texts a tokenizer is made of too, so that they can be read later on.
+        text: "game": OpenSpiel's text. "signs": its characters with spaces between them, and a move is its index:
+            `x . . o` and `3`. Small models then meet the same few tokens in all games.
+        show_actions: True: the text ends with the legal moves.
+        reward_max: the most that can be won or lost in each game. As published: 4.
+        blunders: share of the expert's moves that are random legal ones. Higher: a worse teacher. 1: all moves are
+            random, so there is an expert for every game.
+        words: further games whose texts a tokenizer learns, so that a model can play them later.
 
-    Seat i is the agent `player_i`; a game of fewer players leaves the last agents out.
-    Rewards, illegal moves and chance: as in `openspiel`, each game scaled by its own payoffs.
-    Observation: as there; `vector` has the games one-hot before the seat, and zeros at its end in smaller games.
-    Info: as there; `game` from the start, so that cut episodes have it.
-    Expert: where each of the games has one, or with blunders: 1.
-    Raises: RecipeError, for no game, one twice, weights that do not fit, or as `openspiel` does; MissingExtra.
+    Seat i is the agent `player_i`. In a game with fewer players, the last agents do not act.
+    Rewards, illegal moves and chance: as in `openspiel`. Each game is scaled by its own payoffs.
+    Observation: as in `openspiel`. `vector` begins with the game as one-hot, and ends with zeros in smaller games.
+    Info: as in `openspiel`, and `game` in every step, so that episodes that are cut off have it.
+    Expert: where all games have one, or with `blunders: 1`.
+    Raises: RecipeError, for no game, a game given twice, weights that do not fit, or as `openspiel`; MissingExtra.
     """
 
     abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector", "phrases")
@@ -87,7 +87,7 @@ class Games:
         self._name, self._seed, self._moves = "", 0, 0
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games, spread over the names by their weights; splits never share a seed."""
+        """`n` tasks, spread over the games by their weights. Splits share no seed."""
         start = derive(seed, "games", split) % 2**32 / 2**32
         places = [int(np.searchsorted(self._weights, (start + i * STRIDE) % 1.0, side="right")) for i in range(n)]
         names = list(self._games)
@@ -97,7 +97,7 @@ class Games:
         ]
 
     def content(self, task: Task) -> Any:
-        """The game and what there is to know of it."""
+        """The name of the game, and its content as `openspiel` tells it."""
         name = task.params.get("game", next(iter(self._games)))
         return [name, self._games[name].content(task)]
 
@@ -106,7 +106,7 @@ class Games:
         if asked not in self._games:
             raise ContractError(
                 where=PLACE,
-                what=f"the task is of `{asked}`, which is not played here.",
+                what=f"the task is of the game `{asked}`, which is not one of `games`.",
                 options=list(self._games),
                 remedy="Add it to `games`.",
             )
@@ -119,7 +119,8 @@ class Games:
         result = game.step(actions)
         values = [action.value for action in actions.values()]
         if all(isinstance(value, int | np.integer) and 0 <= value < self.action_count for value in values):
-            info = {key: told for key, told in result.info.items() if key != "invalid"}  # a move of another game
+            # An index that only another game has is an illegal move, but not an invalid action.
+            info = {key: told for key, told in result.info.items() if key != "invalid"}
             result = replace(result, info=info)
         return self._named(result)
 
@@ -130,7 +131,7 @@ class Games:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The game's own expert's move, or by `blunders` a random legal one; drawn from the task's seed."""
+        """A move of the game's expert, or a blunder: a random legal move. The task's seed decides which."""
         game = self._playing()
         draw = random.Random(derive(self._seed, "blunder", self._moves))
         if self._blunders and draw.random() < self._blunders:
@@ -140,7 +141,7 @@ class Games:
         return Action(text=self.moves()[move], value=move)
 
     def moves(self) -> dict[int, str]:
-        """The legal moves: index → text."""
+        """The legal moves: their indices with their texts."""
         moves = self._playing().moves()
         return {move: str(move) for move in moves} if self._text == "signs" else moves
 
@@ -153,7 +154,7 @@ class Games:
 
     @property
     def phrases(self) -> list[str]:
-        """What is read and written in the games under `words`, for a tokenizer."""
+        """Observations and moves of the games in `words`, for a tokenizer."""
         texts: list[str] = []
         for name in self._words:
             other = Games(games=(name,), blunders=1.0, text=self._text, show_actions=self._show_actions)
@@ -170,7 +171,7 @@ class Games:
         return started(self._games.get(self._name), self)
 
     def _named(self, result: StepResult) -> StepResult:
-        """The result with the game's name in what is read and what is told."""
+        """The result with the game's name in its observations and its info."""
         return replace(
             result,
             observations={agent: self._shown(seen) for agent, seen in result.observations.items()},
@@ -189,7 +190,7 @@ class Games:
         name, own = self._name.partition("(")[0].replace("_", " "), seen.text or ""
         if self._text == "signs":
             who, _, shown = own.partition(". ")
-            # What has always as many signs stands last, so that each stands at its own distance from the end.
+            # The board comes last: it always has the same number of signs, so each has a fixed distance from the end.
             first = f"{name}. moves {' '.join(self.moves().values())}." if self._show_actions else f"{name}."
             return f"{first} {who.removeprefix('you are ')}. {' '.join(SIGN.findall(shown))}"
         return f"{name}. {own} actions: {', '.join(self.moves().values())}." if self._show_actions else f"{name}. {own}"
@@ -201,6 +202,6 @@ def _refuse(games: tuple[str, ...], weights: tuple[float, ...]) -> None:
     refuse.when_repeated(games=games)
     refuse.when(
         weights and len(weights) != len(games),
-        f"{len(weights)} weights for {len(games)} games.",
-        "Give one for each game, in their order, or none.",
+        f"{len(games)} games have {len(weights)} weights.",
+        "Give one weight for each game, in the order of `games`, or none.",
     )

@@ -1,6 +1,6 @@
-"""Hopsearch: questions of several hops about a random knowledge graph, a search tool that may err, one answer.
+"""Hopsearch: answer questions of several hops about a random knowledge graph, with a search tool that may err.
 
-Graphs, questions and the search itself are in `hopsearch_graph`.
+Graphs, questions and the search are in `hopsearch_graph`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from palaestra.registry import Fraction, PositiveInt, register
 AGENT = "player"
 REPEAT, RESTART, ANSWER = "repeat", "restart", "answer"
 Range = tuple[PositiveInt, PositiveInt]
-EVIDENCE = ("once", "agreed", "differed")  # what a repeated search said of the present entity
+EVIDENCE = ("once", "agreed", "differed")  # what repeating a search told about the present entity
 
 
 @dataclass(slots=True)
 class State:
-    """How far one episode is. `path` leads from `origin` to the present entity, by what searches found."""
+    """The state of one episode. `path` leads from `origin` to the present entity, as searches found it."""
 
     graph: Graph
     questions: tuple[Question, ...]
@@ -58,18 +58,18 @@ class State:
     origin: Entity
     path: list[tuple[Relation, Entity]] = field(default_factory=list)
     evidence: str = EVIDENCE[0]
-    facts: dict[tuple[Entity, Relation], Entity] = field(default_factory=dict)  # the latest finding of each query
-    said: str = ""  # by the agent itself
+    facts: dict[tuple[Entity, Relation], Entity] = field(default_factory=dict)  # the latest result of each query
+    said: str = ""  # all that the agent has said
     turn: int = 0
     calls: int = 0
 
     @property
     def current(self) -> Entity:
-        """The entity that the latest search found; at first, the question's."""
+        """The present entity: the one at the end of the path."""
         return self.path[-1][1] if self.path else self.origin
 
     def go_to(self, entity: Entity) -> None:
-        """Continue from an entity: back along the path if it is on it, else from there as a new origin."""
+        """Continue from an entity. If the path visits it, the path is cut off there. If not, it is the new origin."""
         passed = [self.origin, *(found for _, found in self.path)]
         if entity in passed:
             del self.path[passed.index(entity) :]
@@ -82,39 +82,39 @@ class HopSearch(KeepsState[State]):
     """Answer questions of several hops by searching a knowledge graph, one fact at a time.
 
     `question: amber maker owner.` asks for the owner of the maker of amber. `search amber maker` finds
-    `amber maker birch.`; `search birch owner` finds the answer; `answer ENTITY` ends the episode. Several
-    questions are all stated at the start and answered together, in their order: `answer ENTITY ENTITY …`, or
-    `answer 1: ENTITY. 2: ENTITY. …`, which is what the expert says.
+    `amber maker birch.`; `search birch owner` finds the answer; `answer ENTITY` ends the episode. Several questions are
+    answered together, in their order: `answer ENTITY ENTITY …`, or `answer 1: ENTITY. 2: ENTITY. …` as the expert does.
 
-    With one question there is a fixed set of actions too, for policies that choose by index or short text: they
-    go on from the entity that was found last. `follow RELATION` searches there, `repeat` makes the last search
-    again (its finding replaces the earlier one), `restart` goes back to the question's entity, `answer`
-    answers with the present entity.
+    With one question there is also a fixed set of actions, for policies that choose an index or a short text. They
+    continue from the present entity, which is the one that was found last. `follow RELATION` searches from it, `repeat`
+    makes the last search again (the new result replaces the old one), `restart` returns to the question's entity, and
+    `answer` answers with the present entity.
 
     Args:
-        entities: of the graph, 6–40. Higher: a guess is right more rarely. Usual: 40.
-        relations: leading from each entity, 1–4. Higher: more wrong turns. Usual: 4.
-        hops: fewest and most relations of a question, mixed evenly. Higher: more searches in a row must be right.
-        questions: fewest and most independent questions of an episode. More than one: text only.
-        noise: probability that a search finds a wrong entity; searching again may find another one.
-        graphs: 0 makes a new graph for every seed; k > 0 lets every seed, of every split, ask about one of k
-            fixed graphs.
-        in_turn: state each of several questions only when the one before is worked out, and ask for all answers
-            at the end: `2: dune. question: elm rival.` Who forgot the first finding cannot answer.
+        entities: entities of the graph, 6–40. Higher: a guess is right less often. Usual: 40.
+        relations: relations that lead from each entity, 1–4. Higher: more wrong turns. Usual: 4.
+        hops: fewest and most relations of a question; all numbers between are equally likely. Higher: more searches in
+            a row must be right.
+        questions: fewest and most independent questions of an episode. If there can be several, actions are texts only.
+        noise: probability that a search finds a wrong entity. The same search may find another one later.
+        graphs: 0: a new graph for every seed. k > 0: all seeds of all splits share k graphs.
+        in_turn: of several questions, state each one only when the one before is worked out, and ask for all answers
+            at the end: `2: dune. question: elm rival.` A policy that forgets the first result cannot answer. False:
+            state all at the start.
         max_turns: turns until the episode is cut off.
 
-    Reward: the share of right answers, so 1 or 0 for one question; `success`: all are right. An action that
-    cannot be read, such as a search for an unknown entity, changes nothing but the turn.
+    Reward: the share of right answers, which is 1 or 0 for one question. `success`: all answers are right. An action
+    that cannot be read, such as a search for an unknown entity, changes nothing but takes a turn.
 
-    A step's `info` tells `process`, 1 for a relevant query and 0 for others (repeated, leading nowhere, unreadable;
-    nothing for the answer), `executable`, 0 for what could not be read, `calls`, the number of searches so far, and
-    `entities`, which share of the entities on the questions' ways, answers included, the agent has named itself: in
-    a search, in an answer, or in whatever it wrote. The last one tells `stratum`, the number of searches as a text.
-    With several questions each also tells `gist`, what would be worth noting now: `1: birch. question 2: cedar
-    owner.`, the answer to the first question and what is left of the second; no policy sees it.
+    The `info` of a step has `process`, 1 for a relevant query and 0 for any other action (an answer has none);
+    `executable`, 0 for an action that could not be read; `calls`, the number of searches so far; and `entities`: of the
+    entities on the way to the answers, without the start, the share that the agent has named so far in searches,
+    answers or other words. The last step has `stratum`, the number of searches as a text. With several questions,
+    each step has `gist`, which no policy sees: a note of the results so far, such as `1: birch. question 2: cedar
+    owner.`, the answer to the first question and what is left of the second.
 
-    `vector` says, for one question: its relations, the relations followed so far, how many these are, what a
-    repeated search said, and the share of turns left.
+    `vector`, for one question: its relations, the relations followed so far, the number of these, what repeating a
+    search told, and the share of turns left.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -151,7 +151,7 @@ class HopSearch(KeepsState[State]):
             self.abilities = without(self.abilities, "vector")
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` sets of questions; splits never share a seed."""
+        """`n` sets of questions. Splits share no seed."""
         return seeded_tasks("hopsearch", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
@@ -160,7 +160,7 @@ class HopSearch(KeepsState[State]):
         return as_json((graph, asked))
 
     def difficulty(self, task: Task) -> float:
-        """A search for each relation and an answer to each question: turns of the shortest solution of one question."""
+        """Relations and questions, counted together. For one question this is the number of turns that it needs."""
         world = {**self._params, **task.params}
         count = _count(world, task.seed)
         return float(sum(hops_of(tuple(world["hops"]), derive(task.seed, k)) for k in range(count)) + count)
@@ -204,7 +204,7 @@ class HopSearch(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Follows each question's relations by what searches found, without checking them; then answers."""
+        """Follow the relations of each question, then answer. The expert does not check what searches found."""
         state = self.state
         names, relations = state.graph.entities, state.graph.relations
         if not self._single:
@@ -219,7 +219,7 @@ class HopSearch(KeepsState[State]):
 
     # ---- playing ------------------------------------------------------------------------------------------
     def _read(self, value: Any) -> tuple[Any, ...] | None:
-        """("search", entity, relation), ("answer", entity, …) or ("restart",); None if it cannot be read."""
+        """("search", entity, relation), ("answer", entity, …) or ("restart",). None if the action cannot be read."""
         if isinstance(value, int | np.integer) and self._single and 0 <= value < len(self.actions):
             value = self.actions[int(value)]
         if not isinstance(value, str):
@@ -234,19 +234,19 @@ class HopSearch(KeepsState[State]):
             case ["repeat"] if self._single and state.path:
                 before = state.path[-2][1] if len(state.path) > 1 else state.origin
                 return "search", before, state.path[-1][0]
-            case ["restart"] | ["repeat"] if self._single:  # with nothing to repeat, it leads to where one is
+            case ["restart"] | ["repeat"] if self._single:  # with an empty path, `repeat` does the same
                 return (RESTART,)
             case ["answer"] if self._single:
                 return ANSWER, state.current
             case ["answer", *words]:
-                # Numbers and dots are for the reader's convenience.
+                # Numbers and dots only make the answer easier to read.
                 given = [word.rstrip(".") for word in words if not re.fullmatch(r"\d+:", word)]
                 if len(given) == len(state.questions) and set(given) <= set(entities):
                     return ANSWER, *(entities.index(entity) for entity in given)
         return None
 
     def _search(self, state: State, entity: Entity, relation: Relation) -> tuple[str, bool]:
-        """Search, move to what was found; the text that says so, and whether the query was relevant."""
+        """Search, and move to the result. Returns a text of the result, and whether the query was relevant."""
         found = search(state.graph, entity, relation, noise=state.noise, seed=derive(state.seed, state.turn))
         if entity != state.current:
             state.go_to(entity)
@@ -264,7 +264,7 @@ class HopSearch(KeepsState[State]):
     ) -> StepResult:
         answered = right is not None
         cut = not answered and state.turn >= self._max_turns
-        # The outcome is told from the start, for episodes that another limit cuts off.
+        # Every step tells the outcome, since a limit of the run may cut the episode off.
         info: dict[str, Any] = {"success": answered and all(right or ())}
         if answered or cut:
             info["stratum"] = str(state.calls)
@@ -311,33 +311,33 @@ class HopSearch(KeepsState[State]):
 
 
 def _drawn(world: Mapping[str, Any], seed: int) -> tuple[int, Graph, tuple[Question, ...]]:
-    """The number of the graph of a seed, the graph, and the questions about it."""
+    """The number of a seed's graph, the graph, and the questions about it."""
     number = seed // 2 % world["graphs"] if world["graphs"] else seed  # the last bit of a seed tells its split
     graph = build_graph(world["entities"], world["relations"], number)
     return number, graph, tuple(ask(graph, tuple(world["hops"]), derive(seed, k)) for k in range(_count(world, seed)))
 
 
 def _count(world: Mapping[str, Any], seed: int) -> int:
-    """Questions of the task with this seed."""
+    """How many questions the task of a seed has."""
     fewest, most = world["questions"]
     return int(fewest + derive(seed, "count") % (most - fewest + 1))
 
 
 def _said(graph: Graph, value: Any, meant: tuple[Any, ...] | None) -> str:
-    """What an action says: its text, if it has one, and the entities that it is about."""
+    """What an action says: its text, if it has one, and the names of the entities in it."""
     about = meant[1:2] if meant and meant[0] == "search" else meant[1:] if meant else ()
     return " ".join([value if isinstance(value, str) else "", *(graph.entities[entity] for entity in about)])
 
 
 def _state_questions(graph: Graph, questions: Sequence[Question]) -> str:
-    """`question: amber maker owner.`, or `question 1: … question 2: …`."""
+    """The text of the questions: `question: amber maker owner.`, or `question 1: … question 2: …`."""
     if len(questions) == 1:
         return f"question: {_spell(graph, questions[0])}."
     return " ".join(f"question {k}: {_spell(graph, question)}." for k, question in enumerate(questions, start=1))
 
 
 def _state_question(state: State, number: int) -> str:
-    """The question of this number, from 0; behind the last one, the wish for answers."""
+    """The question of a number, counted from 0. After the last question: `answer all.`"""
     if number == len(state.questions):
         return "answer all."
     return f"question: {_spell(state.graph, state.questions[number])}."
@@ -348,7 +348,7 @@ def _spell(graph: Graph, question: Question) -> str:
 
 
 def _reached(state: State, question: Question) -> tuple[Entity, tuple[Relation, ...]]:
-    """How far searches along a question led: an entity, and the relations that are left."""
+    """The entity that searches along a question have reached, and the relations that are left."""
     entity = question.start
     for hop, relation in enumerate(question.relations):
         if (entity, relation) not in state.facts:
@@ -358,7 +358,7 @@ def _reached(state: State, question: Question) -> tuple[Entity, tuple[Relation, 
 
 
 def _next_of_all(state: State) -> str:
-    """The next search of the first question that is not worked out, else the answer to all."""
+    """The next search of the first question that is not worked out. If all are worked out: their answers."""
     present = _present(state)
     if present == len(state.questions):
         return f"{ANSWER} {_gist(state, in_turn=False)}"
@@ -367,13 +367,13 @@ def _next_of_all(state: State) -> str:
 
 
 def _present(state: State) -> int:
-    """The number of the first question that is not worked out, from 0."""
+    """The number of the first question that is not worked out, counted from 0."""
     left = (number for number, question in enumerate(state.questions) if _reached(state, question)[1])
     return next(left, len(state.questions))
 
 
 def _gist(state: State, *, in_turn: bool) -> str:
-    """What searches found of each question, `1: birch.`, and what is left to find, `question 2: cedar owner.`"""
+    """The answers found, such as `1: birch.`, and what is left of other questions: `question 2: cedar owner.`"""
     notes = []
     for number, question in enumerate(state.questions):
         entity, left = _reached(state, question)

@@ -1,7 +1,4 @@
-"""Knowledge graphs, questions about them, and a search that may err: what `hopsearch` and its relatives share.
-
-Knows entities, relations and chains of facts. Knows nothing of agents, turns or rewards.
-"""
+"""Knowledge graphs, questions about them, and a search that may err: for `hopsearch` and environments like it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ Relation = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """`facts[entity][relation]` is the entity that the relation leads to; never the entity itself."""
+    """`facts[entity][relation]` is the entity that the relation leads to. It is never `entity` itself."""
 
     facts: tuple[tuple[Entity, ...], ...]
 
@@ -41,7 +38,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Where do these relations lead from `start`, one after the other?"""
+    """The question where `relations` lead, one after the other, from the entity `start`."""
 
     start: Entity
     relations: tuple[Relation, ...]
@@ -49,7 +46,7 @@ class Question:
 
 @lru_cache(maxsize=4096)
 def build_graph(entities: int, relations: int, seed: int) -> Graph:
-    """A graph of uniformly random facts, without facts that lead back to where they start."""
+    """A graph of facts that are drawn uniformly at random. No fact leads back to its own entity."""
     draw = random.Random(derive(seed, "graph"))
     others = [[x for x in range(entities) if x != entity] for entity in range(entities)]
     return Graph(
@@ -58,9 +55,9 @@ def build_graph(entities: int, relations: int, seed: int) -> Graph:
 
 
 def ask(graph: Graph, hops: tuple[int, int], seed: int) -> Question:
-    """A question of `hops[0]` to `hops[1]` relations whose chain visits no entity twice, if there is one."""
+    """A question of `hops[0]` to `hops[1]` relations. Of up to 100 draws, the first that visits no entity twice."""
     draw = random.Random(derive(seed, "question"))
-    count = draw.randint(*hops)  # as `hops_of` says
+    count = draw.randint(*hops)  # `hops_of` draws the same
     for _ in range(100):
         relations = tuple(draw.randrange(len(graph.facts[0])) for _ in range(count))
         question = Question(start=draw.randrange(len(graph.facts)), relations=relations)
@@ -70,12 +67,12 @@ def ask(graph: Graph, hops: tuple[int, int], seed: int) -> Question:
 
 
 def hops_of(hops: tuple[int, int], seed: int) -> int:
-    """Relations of the question that `ask` makes of the same seed."""
+    """How many relations the question has that `ask` makes of the same seed."""
     return random.Random(derive(seed, "question")).randint(*hops)
 
 
 def chain(graph: Graph, question: Question) -> list[Entity]:
-    """The entities on the way, from the question's start to its answer."""
+    """The entities from the question's start to its answer, both included."""
     found = [question.start]
     for relation in question.relations:
         found.append(graph.facts[found[-1]][relation])
@@ -83,12 +80,12 @@ def chain(graph: Graph, question: Question) -> list[Entity]:
 
 
 def answer(graph: Graph, question: Question) -> Entity:
-    """Where the question's relations lead."""
+    """The entity that the question asks for."""
     return chain(graph, question)[-1]
 
 
 def search(graph: Graph, entity: Entity, relation: Relation, *, noise: float, seed: int) -> Entity:
-    """The fact; with probability `noise` any other entity. The same seed finds the same."""
+    """The entity that the relation leads to, or any other one with probability `noise`. `seed` decides which."""
     true = graph.facts[entity][relation]
     draw = random.Random(derive(seed, "search"))
     if draw.random() >= noise:
@@ -97,11 +94,11 @@ def search(graph: Graph, entity: Entity, relation: Relation, *, noise: float, se
 
 
 class Relevance:
-    """Tells queries that lead on from those that do not, by what searches found so far.
+    """Decides which queries of an episode are relevant.
 
-    A query is relevant if it was never made before, and asks for the next relation of a question at an entity
-    that searches along the same question led to. What a search found counts even where it erred: nobody can
-    be blamed for having been told so.
+    A query is relevant if it was never made before, and if it asks for the next relation of a question at an entity
+    that searches along this question reached. A wrong result counts as reached, since the agent cannot know that the
+    search erred.
     """
 
     def __init__(self, questions: tuple[Question, ...]) -> None:
@@ -109,14 +106,14 @@ class Relevance:
         self._found: dict[tuple[Entity, Relation], set[Entity]] = {}
 
     def take(self, entity: Entity, relation: Relation, found: Entity) -> bool:
-        """Whether this query was relevant; what it found is remembered."""
+        """Whether a query is relevant. Its result is remembered for later queries."""
         query = (entity, relation)
         leads = query not in self._found and any(query in self._due(question) for question in self._questions)
         self._found.setdefault(query, set()).add(found)
         return leads
 
     def _due(self, question: Question) -> set[tuple[Entity, Relation]]:
-        """The queries along a question, as far as searches led."""
+        """The queries along a question, from all entities that searches have reached."""
         due, reached = set(), {question.start}
         for relation in question.relations:
             queries = {(entity, relation) for entity in reached}

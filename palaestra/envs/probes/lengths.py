@@ -1,7 +1,4 @@
-"""Lengths: a right or a wrong answer, short or long; only whether it is right matters.
-
-All tasks are the same but for their seed.
-"""
+"""Lengths: answers that are right or wrong, short or long. Only being right is rewarded."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ RIGHT, WRONG, STOP = ACTIONS = ("right", "wrong", "stop")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one answer is; `right` is None until the first act."""
+    """The state of one answer. `right` is None before the first act."""
 
     turn: int = 0
     right: bool | None = None
@@ -35,26 +32,26 @@ class State:
 
 @register("environment", "lengths")
 class Lengths(KeepsState[State]):
-    """A bandit with answers of two lengths, for what an aggregation does to the lengths of responses.
+    """A bandit with answers of two lengths. It shows what a loss aggregation does to the lengths of responses.
 
-    The first act chooses the answer: `right` is right, all else is wrong. In turn `short` the answer ends if the act is
-    `stop`; otherwise it ends in turn `long`. In all other turns an act changes nothing. The agent sees the turn and
-    whether its answer is right, so that right and wrong answers can take different lengths. Nothing rewards a length:
-    an unbiased policy gradient moves none.
+    The first act chooses the answer: `right` is right, and anything else is wrong. In turn `short` the act `stop` ends
+    the answer; otherwise the answer ends in turn `long`. In other turns an act changes nothing. The agent sees the turn
+    and whether its answer is right, so it can learn different lengths for right and wrong answers. No length is
+    rewarded, so an unbiased policy gradient changes no length in expectation.
 
     Args:
-        short, long: turns of the two answers, 1 < short < long. Usual: 3 and 12.
+        short, long: turns of a short and of a long answer, 1 < short < long. Usual: 3 and 12.
 
-    Reward: 1 at the end of a right answer, else 0. The last `info` tells `right_length` or `wrong_length`, its turns.
-    `actions` lists all actions; an index into it is taken as well as its text. What cannot be read counts as wrong, or
-    goes on. `vector` is one-hot: the turn; not answered, right, wrong.
+    Reward: 1 at the end of a right answer, else 0. The last `info` tells the turns of the answer, as `right_length` or
+    as `wrong_length`. An action is given as text or as an index into `actions`. An unreadable first act is a wrong
+    answer; a later one does not stop it. `vector` is one-hot: the turn; then not answered, right or wrong.
 
-    Raises: RecipeError, for lengths in another order.
+    Raises: RecipeError, unless `short` is below `long`.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
-    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+    provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
 
@@ -69,11 +66,11 @@ class Lengths(KeepsState[State]):
         self.vector_size = long + 3
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks, equal but for their seed; splits never share one."""
+        """`n` tasks that differ in their seeds only. Splits share no seed."""
         return seeded_tasks("lengths", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The same for all tasks: the two lengths."""
+        """The two lengths, which are the same for all tasks."""
         return [self._short, self._long]
 
     def reset(self, task: Task) -> StepResult:
@@ -97,7 +94,7 @@ class Lengths(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The right answer; of which length, the task's seed decides, both equally often."""
+        """The right answer. The task's seed decides its length; both are equally likely."""
         state = self.state
         stops = state.turn + 1 == self._short and state.seed // 2 % 2  # the last bit of a seed tells its split
         return choice(STOP if stops else RIGHT, ACTIONS)

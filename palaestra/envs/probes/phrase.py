@@ -1,6 +1,6 @@
-"""Phrase: rooms with actions spelled in several words, where good and bad actions begin alike.
+"""Phrase: the environment `rooms` with actions of several words. Useful and useless actions begin with the same words.
 
-Knows how actions are spelled. The house, its rules and its texts are those of `rooms`.
+The house, its rules and its texts are those of `rooms`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.probes.rooms import ACTIONS, AGENT, WAIT, Rooms, read
 from palaestra.registry import PositiveInt, register
 
-# An action is the first words of its beginning and then its end. All moves begin alike, and so do the useful
-# and the useless way to pick up and to unlock something.
+# A phrase is the first words of a beginning and the last word of an action of `rooms`. A decoy has the same beginning
+# as a useful action.
 BEGINNINGS = {
     "go": ("walk", "slowly", "along", "the", "path"),
     "take": ("pick", "up", "the", "small", "shiny"),
@@ -30,9 +30,9 @@ Words = Annotated[int, pydantic.Field(ge=WORDS[0], le=WORDS[1])]
 
 
 def spell(words_min: int, words_max: int) -> dict[str, str]:
-    """Phrase → action of `rooms` (a decoy is `wait`), in the order of `rooms`, decoys last.
+    """Each phrase with its action of `rooms`, in the order of `rooms`. Decoys come last; their action is `wait`.
 
-    Lengths go round from `words_min` to `words_max`; a decoy is as long as the action it looks like.
+    Lengths go up from `words_min` to `words_max` and begin again. A decoy is as long as the action that it resembles.
     """
     span = words_max - words_min + 1
     lengths = {action: words_min + place % span for place, action in enumerate(ACTIONS)}
@@ -50,15 +50,16 @@ def _phrase(action: str, length: int) -> str:
 
 @register("environment", "phrase")
 class Phrase:
-    """Rooms with actions of several words: which word of a good action deserves the credit?
+    """`rooms` with actions of several words, to see which words of a good action get the credit.
 
-    Every move begins with "walk slowly"; "pick up … lamp" and "turn around … tap" begin like the key's and the
-    door's actions and do nothing. A phrase that stops early, or mixes two, cannot be read.
+    All moves begin with the same words, as far as their lengths allow: "walk slowly …". "pick up … lamp" and "turn
+    around … tap" begin like the actions for the key and the door, but do nothing. An incomplete phrase and a mixture of
+    two cannot be read.
 
     Args:
         words_min: fewest words of an action. Higher: longer responses. Usual: 3.
         words_max: most words of an action, 2–6. Higher: credit must reach further back. Usual: 6.
-        rooms, max_turns, mazes, show_actions: as for `rooms`.
+        rooms, max_turns, mazes, show_actions: as in `rooms`.
 
     Raises: RecipeError, if `words_min` exceeds `words_max`.
     """
@@ -79,7 +80,7 @@ class Phrase:
     ) -> None:
         Refusals("environment: phrase").when(
             words_min > words_max,
-            f"words_min {words_min} is more than words_max {words_max}.",
+            f"`words_min: {words_min}` is more than `words_max: {words_max}`.",
             "Set `words_min` to at most `words_max`.",
         )
         self._rooms = Rooms(rooms=rooms, max_turns=max_turns, mazes=mazes)
@@ -91,15 +92,15 @@ class Phrase:
         self.vector_size = self._rooms.vector_size
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` mazes; splits never share a seed."""
+        """`n` mazes. Splits share no seed."""
         return seeded_tasks("phrase", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """That of the maze."""
+        """The content of the maze."""
         return self._rooms.content(task)
 
     def difficulty(self, task: Task) -> float:
-        """Turns of a shortest solution."""
+        """The number of turns of a shortest solution."""
         return self._rooms.difficulty(task)
 
     def reset(self, task: Task) -> StepResult:
@@ -114,7 +115,7 @@ class Phrase:
         self._rooms.close()
 
     def expert(self, agent: str) -> Action:
-        """The first action of a shortest solution, spelled out."""
+        """The phrase of the first action of a shortest solution."""
         meant = self._rooms.expert(agent).text
         return Action(text=next(phrase for phrase, action in self._phrases.items() if action == meant))
 

@@ -1,6 +1,6 @@
-"""Relay: a main agent splits a question in two and sends a sub-agent, who alone has the tool, to find each half.
+"""Relay: a main agent answers a question of two halves. It calls a sub-agent, which has the search tool, for each half.
 
-Knows questions, calls and texts of the game. Who called whom is told with every act, for credit in teams.
+Every act tells which call it belongs to, for credit assignment in teams.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAIN, SUB = "main", "sub"
 OBJECTS = ("lamp", "box", "cup", "door", "ring", "coat", "drum", "sail")
 PLACES = ("top", "base", "rim", "back")
 COLORS = ("red", "blue", "green", "gold", "black", "white")
-SPARE = 2  # acts of the main agent beside its calls: the answer, and one for nothing
-Key = int  # which place of which object
+SPARE = 2  # acts of the main agent besides its calls: the answer, and one that may fail
+Key = int  # number of an object's place
 Color = int
 
 
 @dataclass(slots=True)
 class Call:
-    """One call of the sub-agent. `parent` is the turn of the act that made it."""
+    """One call of the sub-agent. `parent` is the turn in which the main agent made it."""
 
     key: Key
     parent: int
@@ -43,7 +43,7 @@ class Call:
 
 @dataclass(slots=True)
 class State:
-    """How far one episode is. `notes` has what was reported on each half of the question; `turn` counts all acts."""
+    """The state of one episode. `notes` has the reported colors; `turn` counts the acts of both agents."""
 
     world: tuple[Color, ...]
     question: tuple[Key, Key]
@@ -56,35 +56,37 @@ class State:
 
     @property
     def agent(self) -> str:
-        """Who acts."""
+        """The agent that acts next."""
         return MAIN if self.call is None else SUB
 
 
 @register("environment", "relay")
 class Relay(KeepsState[State]):
-    """Answer a question of two halves by calling a sub-agent, who has the search tool.
+    """Answer a question of two halves by calling a sub-agent, which has the search tool.
 
-    `question: top of lamp and rim of cup.` The agent `main` calls with `ask top of lamp`; then the agent `sub` is told
-    `find top of lamp.`, may `search top of lamp`, and ends the call with `report red`. When the main agent knows both
-    halves it answers them in their order: `answer red blue`. Colors differ from task to task.
+    `question: top of lamp and rim of cup.` The agent `main` calls with `ask top of lamp`. Then the agent `sub` reads
+    `find top of lamp.`, can `search top of lamp`, and ends the call with `report red`. When the main agent knows both
+    halves, it answers in their order: `answer red blue`. Colors differ from task to task.
 
     Args:
-        objects, places: 2–8 and 1–4; what can be asked for. Higher: more to choose from. Usual: 4, 2.
-        colors: 2–6. Higher: a guess is right more rarely. Usual: 4.
-        calls: most calls of an episode, 2 of which are needed. Higher: failed calls can be made again. Usual: 3.
-        call_turns: acts of the sub-agent in one call; 2 are needed. One that has not reported by then failed.
+        objects, places: number of objects, 2–8, and of places of each, 1–4. Higher: more to choose from. Usual: 4, 2.
+        colors: number of colors, 2–6. Higher: a guess is right less often. Usual: 4.
+        calls: most calls of an episode; 2 are needed. Higher: failed calls can be made again. Usual: 3.
+        call_turns: acts of the sub-agent in one call; 2 are needed. A call without a report by then has failed.
         noise: probability that a search finds a wrong color. Usual: 0.
-        offer: "legal" lists the actions of the role as indices, so that network policies take no others; "all" lists
-            none, and roles must be learned too.
-        main_penalty, sub_penalty: ≥ 0, taken from the reward for an act that the role cannot do there.
-        shared: the sub-agent is rewarded for the answer as well.
+        offer: "legal": observations list the role's actions as indices, and network policies take no others. "all":
+            they list none, so a policy must learn the actions of its role, too.
+        main_penalty, sub_penalty: subtracted from an agent's reward for each act that its role cannot do, ≥ 0. An act
+            that cannot be read is one of these.
+        shared: True: the sub-agent gets the reward for the answer, too.
 
-    Reward: 1 to `main` for the right answer, else 0. Readable actions that the role cannot do change nothing but the
-    turn, as unreadable ones; only the latter are marked invalid.
+    Reward: 1 to `main` for the right answer, else 0. An act that the role cannot do, or that cannot be read, changes
+    nothing but takes a turn. Only one that cannot be read is marked invalid.
 
-    A step's `info` tells `invocation` (0 for `main`, else the number of the call), `parent` (turn of the act that
-    called), `format` (0 for what the role cannot do, and for the last act of a call without a report) and, at the end
-    of a call, `expert`: whether the report was true. The last one tells `calls` and `stratum`, the same as a text.
+    The `info` of a step has `invocation`, which is 0 for `main`, else the number of the call; `parent`, the turn of the
+    act that made the call; `format`, which is 0 for an act that the role cannot do and for the last act of a call
+    without a report; and, at the end of a call, `expert`, which is 1 if the report was true. The last step has `calls`,
+    the number of calls, and `stratum`, the same as a text.
     """
 
     agents: tuple[str, ...] = (MAIN, SUB)
@@ -121,11 +123,11 @@ class Relay(KeepsState[State]):
         self.vector_size = 2 + 4 * (objects + places) + 3 * colors + calls + 1
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` questions; splits never share a seed."""
+        """`n` questions. Splits share no seed."""
         return seeded_tasks("relay", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The color of everything, and the two things that are asked for."""
+        """The color of each place, and the two places that are asked for."""
         return as_json((self._keys, *self._drawn(task)))
 
     def _drawn(self, task: Task) -> tuple[tuple[int, ...], tuple[int, int]]:
@@ -166,7 +168,7 @@ class Relay(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Asks for each half once, searches what is asked for, reports what was found, answers what was reported."""
+        """Ask for each half, search it, report the result, and answer as reported."""
         state = self.state
         if state.call is not None:
             key, found = state.call.key, state.call.found
@@ -182,14 +184,14 @@ class Relay(KeepsState[State]):
     # ---- playing ------------------------------------------------------------------------------------------
 
     def _possible(self, state: State) -> range:
-        """The actions that the acting role can do now."""
+        """The indices of the actions that the acting role can do now."""
         keys, split = len(self._keys), len(self._keys) + self._colors**2
         if state.call is not None:
             return range(split, len(self.actions))
         return range(0 if state.calls < self._calls else keys, split)
 
     def _main_acts(self, state: State, words: list[str]) -> bool | None:
-        """Call or answer; whether the answer is right, None if there is none yet."""
+        """Call or answer. Returns whether the answer is right, or None without an answer."""
         state.own += 1
         if words[:1] == ["ask"]:
             state.calls += 1
@@ -199,7 +201,7 @@ class Relay(KeepsState[State]):
         return None
 
     def _sub_acts(self, state: State, call: Call, words: list[str], info: dict[str, Any]) -> None:
-        """Search or report; what the call was worth is told when it ends."""
+        """Search or report. At the end of the call, `info` gets whether the report was true."""
         call.acts += 1
         if words[:1] == ["search"]:
             key = self._keys.index(" ".join(words[1:]))
@@ -230,7 +232,7 @@ class Relay(KeepsState[State]):
         )
 
     def _describe(self, state: State) -> str:
-        """`question: top of lamp and rim of cup. top of lamp is red. 2 calls left.`, or `find top of lamp.`"""
+        """What the acting agent reads: `question: top of lamp and rim of cup. 2 calls left.` or `find top of lamp.`"""
         call = state.call
         if call is not None:
             found = f" found: {self._keys[call.found[0]]} is {COLORS[call.found[1]]}." if call.found else ""
@@ -242,7 +244,7 @@ class Relay(KeepsState[State]):
         return f"question: {asked}.{notes} {self._calls - state.calls} calls left."
 
     def _vector(self, state: State) -> np.ndarray:
-        """Role; the halves of the question and what was reported on them, calls made; the call and its finding."""
+        """One-hot: role; for `main` both halves, their reported colors, calls made; for `sub` its call and result."""
         call, keys = state.call, self._objects + self._places
         parts = [np.array([call is None, call is not None], np.float32)]
         for key in state.question:

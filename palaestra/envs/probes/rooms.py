@@ -1,7 +1,4 @@
-"""Rooms: a house as a text maze, with a key, a locked door and a goal.
-
-Knows house plans, moves and texts. The world is deterministic; all that differs between tasks comes from the seed.
-"""
+"""Rooms: a house as a text maze, with a key, a locked door and a goal. A task's seed decides its maze."""
 
 from __future__ import annotations
 
@@ -33,14 +30,14 @@ NAMES = (
 )
 DIRECTIONS = {"north": (0, -1), "east": (1, 0), "south": (0, 1), "west": (-1, 0)}
 ACTIONS = (*(f"go {direction}" for direction in DIRECTIONS), "take key", "open door")
-WAIT = "wait"  # can be read, changes nothing, and is not offered
-LOOPS = 0.4  # share of the remaining walls between neighbors that become passages
+WAIT = "wait"  # an action that changes nothing and is not among the legal ones
+LOOPS = 0.4  # probability that a remaining wall between neighbors becomes a passage
 Room = int
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 class Key(IntEnum):
-    """Where the key is; this is all that the inventory can say."""
+    """Where the key is."""
 
     LYING = 0
     CARRIED = 1
@@ -49,7 +46,7 @@ class Key(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The agent's situation."""
+    """Where the agent and the key are."""
 
     room: Room
     key: Key
@@ -57,7 +54,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maze:
-    """One house: passages, and where things are. The only way to the goal is the locked door."""
+    """One house: passages, start, place of the key, and goal. The locked door is the only way to the goal."""
 
     exits: tuple[Mapping[str, Room], ...]
     start: Room
@@ -70,7 +67,7 @@ class Maze:
         return beyond == self.goal and state.key is not Key.USED
 
     def next(self, state: State, action: str) -> State | None:
-        """The state after an action; None if it is impossible here."""
+        """The state after an action, or None if the action is impossible here."""
         exits = self.exits[state.room]
         if action == "take key" and state.key is Key.LYING and state.room == self.key:
             return State(room=state.room, key=Key.CARRIED)
@@ -87,7 +84,7 @@ class Maze:
         return _distances(self.exits, self.key, avoid=self.goal), _distances(self.exits, door, avoid=self.goal)
 
     def left(self, state: State, ways: tuple[dict[Room, int], dict[Room, int]]) -> int:
-        """Turns of a shortest solution from here."""
+        """The number of turns of a shortest solution from here. `ways`: as the method gives them."""
         to_key, to_door = ways
         if state.room == self.goal:
             return 0
@@ -96,14 +93,14 @@ class Maze:
         return to_door[state.room] + (2 if state.key is Key.CARRIED else 1)
 
     def legal(self, state: State) -> list[str]:
-        """The actions that are possible, in the order of `ACTIONS`."""
+        """The possible actions, in the order of `ACTIONS`."""
         return [action for action in ACTIONS if self.next(state, action) is not None]
 
 
 # ---- building ---------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def build(rooms: int, shortest: int, longest: int, seed: int) -> Maze:
-    """A maze whose shortest solution takes between `shortest` and `longest` turns, or as near as can be."""
+    """A maze whose shortest solution takes `shortest` to `longest` turns. If 20 draws give none, the nearest."""
     draw = random.Random(seed)
     found: list[Maze] = []
     for _ in range(20):
@@ -121,7 +118,7 @@ def _misfit(maze: Maze, shortest: int, longest: int) -> int:
 
 
 def _passages(rooms: int, draw: random.Random) -> tuple[tuple[dict[str, Room], ...], Room]:
-    """A random tree over the plan with some loops; the goal is a leaf, and no loop touches it."""
+    """The exits of each room, and the goal. Passages form a random tree with some loops; the goal is a leaf of it."""
     sides = [(room, direction, beyond) for room in range(rooms) for direction, beyond in _neighbors(room, rooms)]
     draw.shuffle(sides)
     exits: tuple[dict[str, Room], ...] = tuple({} for _ in range(rooms))
@@ -147,7 +144,7 @@ def _neighbors(room: Room, rooms: int) -> Iterator[tuple[str, Room]]:
 
 
 def columns_of(rooms: int) -> int:
-    """Width of the plan; the last row may be shorter."""
+    """The number of columns of the plan. The last row may be shorter."""
     return int(np.ceil(np.sqrt(rooms)))
 
 
@@ -158,7 +155,7 @@ def _join(exits: tuple[dict[str, Room], ...], room: Room, direction: str, beyond
 
 
 def _placements(exits: tuple[dict[str, Room], ...], goal: Room) -> Iterator[Maze]:
-    """Every start and place of the key, with the length of the shortest solution."""
+    """A maze for each choice of the start and of the key's place."""
     door = next(iter(exits[goal].values()))
     rooms = [room for room in range(len(exits)) if room != goal]
     to_door = _distances(exits, door, avoid=goal)
@@ -181,7 +178,7 @@ def _distances(exits: tuple[Mapping[str, Room], ...], target: Room, *, avoid: Ro
 
 
 def solve(maze: Maze, state: State) -> list[str]:
-    """A shortest list of actions from `state` to the goal, by breadth-first search."""
+    """The actions of a shortest solution from `state`, found by breadth-first search."""
     paths: dict[State, list[str]] = {state: []}
     waiting = deque([state])
     while waiting:
@@ -199,11 +196,11 @@ def solve(maze: Maze, state: State) -> list[str]:
 # ---- the environment --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """How far one episode is.
+    """The state of one episode.
 
     Attributes:
-        ways: distances in the maze, as `Maze.ways` gives them. seed, name: of the task and of the maze.
-        place: on the approach; its length once the agent is inside. said: what came of the last action.
+        ways: distances in the maze, as `Maze.ways` gives them. seed: of the task. name: of the maze.
+        place: place on the approach, or its length once the agent is in the house. said: result of the last action.
     """
 
     maze: Maze
@@ -218,37 +215,39 @@ class Episode:
 
 @register("environment", "rooms")
 class Rooms(KeepsState[Episode]):
-    """Find the key, open the door, reach the goal; every room may be visited again and again.
+    """Find the key, open the door and reach the goal. Rooms may be visited many times.
 
-    Rooms lie on one plan, so that `library` is always east of `hall`; which neighbors are joined, where one
-    starts, and where key and goal are, differ from maze to maze. An observation says all of that which can be
-    known: the room, its exits, the room of the key and of the goal, and what the last action did. So a policy that
-    sees the latest observation only can play, and what it learns in one maze helps in the next.
+    All mazes have the same plan: `library` is always east of `hall`. The passages between neighbors, the start, the key
+    and the goal differ from maze to maze. An observation tells the room, its exits, the rooms of the key and of the
+    goal, and the result of the last action. So a policy can play that sees only the latest observation, and what it
+    learns in one maze helps in the next.
 
     Args:
-        rooms: of the house, 3–25. Higher: longer ways, more dead ends. Usual: 12.
-        max_turns: turns until the episode is cut off. The shortest solution takes 40–75 % of them where the
-            house is big enough, so 6–11 of 15. Higher: longer mazes too. Usual: 15.
-        mazes: 0 makes a new maze for every seed; k > 0 lets every seed, of every split, play one of k fixed mazes,
-            for comparisons on a small set.
-        show_actions: end the text with the possible actions.
-        prefix: rooms of a porch before the house, with one way on, which all episodes share. Usual: 0.
-        corridor: steps of a dark corridor before the house, where every action that can be read leads on, so that
-            none deserves credit. Usual: 0. Turns for porch and corridor come on top of `max_turns`.
-        reward: "milestones" gives 1 for the key and 1 for the open door too; `maximum` of a step is then 3.
+        rooms: rooms of the house, 3–25. Higher: longer ways, more dead ends. Usual: 12.
+        max_turns: turns until the episode is cut off. If the house is large enough, the shortest solution takes 40–75 %
+            of them: 6–11 of 15. Higher: longer mazes, too. Usual: 15.
+        mazes: 0: a new maze for every seed. k > 0: all seeds of all splits share k mazes, for comparisons on a small
+            set.
+        show_actions: True: the text ends with the possible actions.
+        prefix: steps of a porch before the house, the same in all episodes. One action leads on. Usual: 0.
+        corridor: steps of a dark corridor before the house. Every readable action leads on, so none deserves credit.
+            Usual: 0. Turns for porch and corridor are added to `max_turns`.
+        reward: "goal": 1 for the goal. "milestones": 1 for the goal, the key and the open door each; `maximum` of a
+            step is then 3.
 
-    Reward: 1 for reaching the goal, else 0. A task's difficulty is the length of a shortest solution. An action that
-    is impossible or cannot be read changes nothing but the turn, and has `executable` 0. `progress` of a step is 1
-    once the key is taken, 2 once the door is open; `process` is 1 if the step was one of a shortest solution, else 0.
-    `actions` lists all actions; an index into it is taken as well as its text. `vector` is one-hot: room, room of
-    the key, room of the goal, way open and way locked per direction, where the key is.
+    Reward: 1 for reaching the goal, else 0, and milestones if chosen. The difficulty of a task is the length of a
+    shortest solution. An action that is impossible or cannot be read changes nothing but takes a turn, and has
+    `executable` 0. `progress` of a step is 1 once the key is taken and 2 once the door is open. `process` is 1 if the
+    step belongs to a shortest solution, else 0. An action is given as text or as an index into `actions`. `vector` is
+    one-hot: the room, the rooms of the key and of the goal, whether the way in each direction is open or locked, where
+    the key is, and the place on the approach.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "progress", "executable", "process"}
-    )  # columns that tables made of it have
+    )  # columns of a table of its episodes
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
 
@@ -271,16 +270,16 @@ class Rooms(KeepsState[Episode]):
         self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key) + self._approach.length
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` mazes; splits never share a seed."""
+        """`n` mazes. Splits share no seed."""
         return seeded_tasks("rooms", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The maze, what lies before it, where one starts, and where key and goal are."""
+        """The maze with start, key and goal, and the approach before it."""
         maze, _ = self._build({**self._params, **task.params}, task.seed)
         return as_json((maze, self._approach))
 
     def difficulty(self, task: Task) -> float:
-        """Turns of a shortest solution."""
+        """The number of turns of a shortest solution, approach included."""
         return float(self._build({**self._params, **task.params}, task.seed)[0].length + self._approach.length)
 
     def _build(self, world: Mapping[str, Any], seed: int) -> tuple[Maze, int]:
@@ -355,7 +354,7 @@ class Rooms(KeepsState[Episode]):
 
 
 def read(value: Any, actions: tuple[str, ...]) -> str | None:
-    """The action meant by a text or an index; `wait` is understood too. None if it cannot be read."""
+    """The action that a text or an index means, or None if it cannot be read. The text `wait` is an action, too."""
     return read_choice(value, (*actions, WAIT) if isinstance(value, str) else actions)
 
 
@@ -375,7 +374,7 @@ def _result(maze: Maze, before: State, action: str | None, after: State | None) 
 
 
 def _describe(maze: Maze, state: State) -> str:
-    """`hall. exits north west, locked east. key in cellar. goal vault.`"""
+    """The text of a state, such as `hall. exits north west, locked east. key in cellar. goal vault.`"""
     ways = maze.exits[state.room]
     free = [direction for direction, beyond in ways.items() if not maze.locked(state, beyond)]
     shut = [direction for direction, beyond in ways.items() if maze.locked(state, beyond)]

@@ -1,4 +1,4 @@
-"""Signals: a referential game. A speaker sees an object and utters symbols, a listener picks it out of several."""
+"""Signals: a referential game. A speaker describes an object in symbols, and a listener picks it out of several."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from palaestra.registry import Fraction, PositiveInt, register
 
 SPEAKER, LISTENER = "speaker", "listener"
 AGENTS = (SPEAKER, LISTENER)
-Thing = tuple[int, ...]  # the value of each attribute
+Thing = tuple[int, ...]  # an object: the value of each attribute
 Several = Annotated[int, pydantic.Field(ge=2)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is.
+    """The state of one episode.
 
     Attributes:
-        things: what the listener chooses from, in its order. target: the place of the right one.
-        uttered: what the speaker said. heard: what arrived; the same but for noise.
+        things: the objects that the listener chooses from, in order. target: index of the right one.
+        uttered: the speaker's symbols. heard: the symbols that arrived, which differ from `uttered` by noise only.
     """
 
     seed: int
@@ -42,30 +42,30 @@ class State:
 
 @register("environment", "signals", source="arXiv 2110.14241, the setting only")
 class Signals(KeepsState[State]):
-    """Say which of several objects is meant, in symbols that mean nothing at first.
+    """Describe one of several objects in symbols that have no meaning at first.
 
-    An object has a value of each attribute. The speaker sees one object and utters `length` symbols, one an act; then
-    the listener sees the symbols and several objects in random order, and picks one. Both share the reward.
+    An object has a value for each attribute. The speaker sees one object and utters `length` symbols, one in each act.
+    Then the listener sees the symbols and several objects in random order, and picks one. Both get the same reward.
 
     Args:
-        attributes, values: of objects; there are values ** attributes of them. Higher: more to say. Usual: 3, 4.
-        distractors: further objects in front of the listener, all different. Higher: a guess is right more rarely.
-            Usual: 3.
-        near: distractors differ from the target in one attribute only, so that each attribute has to be said.
+        attributes, values: number of attributes, and of values of each. Higher: more to say. Usual: 3, 4.
+        distractors: wrong objects that the listener sees, all different. Higher: a guess is right less often. Usual: 3.
+        near: True: each distractor differs from the target in one attribute only, so all attributes must be told.
         symbols: size of the alphabet, at least attributes · values. Higher: more to choose from. Usual: 12.
-        length: symbols of an utterance. With fewer than `attributes` the fixed code cannot say all. Usual: 3.
-        noise: probability that a symbol arrives as another one. Usual: 0, or 0.05 as of people.
-        code: who is played by a fixed code, in which symbol v + values · k says that attribute k has value v: nobody,
-            the "speaker" or the "listener". A partner that a team was not trained with.
-        offer: "legal" lists a role's actions as indices, so that network policies take no others; "all" lists none.
-        names: observations say who acts. Without, a role must be told from what it sees.
+        length: symbols of an utterance. With fewer than `attributes`, the fixed code cannot tell all. Usual: 3.
+        noise: probability that a symbol arrives as another one. Usual: 0, or 0.05 for a noise like that of people.
+        code: the role that a fixed code plays: "none", "speaker" or "listener". In this code symbol v + values · k says
+            that attribute k has value v. It is a partner that a team was not trained with.
+        offer: "legal": observations list the role's actions as indices, and network policies take no others. "all":
+            they list none.
+        names: observations say which role acts. False: a policy must infer its role from what it sees.
 
-    Action: an index, or its digits as text: of a symbol, or of an object. An index that the role does not have, and a
-    text that cannot be read, are symbol 0 or no choice.
-    Reward, at the end, to both: 1 for the object that was meant, else 0.
-    Info: `team` at each step; `format`, 0 for an index that the role does not have; at the end `success`, and
-    `in_code`, the share of symbols that are those of the fixed code.
-    Expert: the fixed code; it chooses the object that fits most of what it heard, the first of several.
+    Action: an index of a symbol or of an object, as a number or as text. An index that the role does not have, or a
+    text that cannot be read, counts as symbol 0 from the speaker and as a wrong choice from the listener.
+    Reward: at the end, 1 to both for the right object, else 0.
+    Info: `team` at each step; `format`, 0 for an index that the role does not have and for an unreadable text; at the
+    end `success` and `in_code`, the share of symbols that the fixed code would have uttered, too.
+    Expert: the fixed code. As listener it picks the object that fits most of the symbols, the first of equals.
     """
 
     agents: tuple[str, ...] = AGENTS
@@ -95,11 +95,11 @@ class Signals(KeepsState[State]):
         self.vector_size = 2 + (distractors + 1) * attributes * values + length * symbols
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games; splits never share a seed."""
+        """`n` games. Splits share no seed."""
         return seeded_tasks("signals", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The things in their order, and which of them is meant."""
+        """The objects in their order, and which of them is the target."""
         return as_json(self._drawn(task))
 
     def _drawn(self, task: Task) -> tuple[tuple[tuple[int, ...], ...], int]:
@@ -133,7 +133,7 @@ class Signals(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The fixed code."""
+        """The act that the fixed code has here."""
         state = self.state
         index = self._coded(state) if self._acting == SPEAKER else self._decoded(state)
         return Action(text=str(index), value=index)
@@ -144,7 +144,7 @@ class Signals(KeepsState[State]):
         return SPEAKER if len(self.state.uttered) < self._length else LISTENER
 
     def _others(self, target: Thing, draw: random.Random) -> list[Thing]:
-        """Distractors, all different."""
+        """The distractors, all different from each other and from the target."""
         found: list[Thing] = []
         while len(found) < self._distractors:
             other = [draw.randrange(self._values) for _ in target]
@@ -163,7 +163,7 @@ class Signals(KeepsState[State]):
         return replace(state, uttered=(*state.uttered, symbol), heard=(*state.heard, arrived))
 
     def _coded(self, state: State) -> int:
-        """The next symbol of the fixed code: attribute after attribute, from the first one again after the last."""
+        """The next symbol of the fixed code. It tells one attribute after another, then begins with the first again."""
         attribute = len(state.uttered) % self._attributes
         return self._values * attribute + state.things[state.target][attribute]
 
@@ -203,7 +203,7 @@ class Signals(KeepsState[State]):
         )
 
     def _vector(self, agent: str, things: tuple[Thing, ...], heard: tuple[int, ...]) -> np.ndarray:
-        """Who acts; objects one after another, the speaker's in the first place; symbols; all one-hot."""
+        """One-hot: who acts; the objects in order (for the speaker, the target alone); the symbols so far."""
         who = np.zeros(2, np.float32)
         who[AGENTS.index(agent)] = float(self._names)
         seen = np.zeros((self._distractors + 1, self._attributes, self._values), np.float32)
@@ -215,14 +215,14 @@ class Signals(KeepsState[State]):
 
 
 def _read(value: Any) -> int | None:
-    """The index that is meant; None if it cannot be read."""
+    """The index that a value means, or None if it cannot be read."""
     if isinstance(value, str) and value.strip().isdecimal() and value.strip().isascii() and len(value.strip()) < 6:
         return int(value)
     return int(value) if isinstance(value, int | np.integer) and value >= 0 else None
 
 
 def _written(thing: Thing) -> str:
-    """`a0 b3 c1`: the attributes are letters."""
+    """An object as text, with letters for the attributes: `a0 b3 c1`."""
     return " ".join(f"{chr(ord('a') + k)}{value}" for k, value in enumerate(thing))
 
 
@@ -233,16 +233,16 @@ def _listed(things: tuple[Thing, ...]) -> list[str]:
 def _refuse_impossible(attributes: int, values: int, distractors: int, symbols: int, *, near: bool) -> None:
     refuse = Refusals("environment: signals")
     refuse.when(
-        attributes > 26, f"`attributes` is {attributes}, and they are written as letters.", "Set it to 26 or less."
+        attributes > 26, f"`attributes` is {attributes}, and there are 26 letters for them.", "Set it to 26 or less."
     )
     refuse.when(
         symbols < attributes * values,
-        f"the fixed code has a symbol for each of {attributes} · {values} values, and `symbols` is {symbols}.",
+        f"`symbols` is {symbols}, and the fixed code needs one for each of {attributes} · {values} values.",
         f"Set `symbols: {attributes * values}` or more.",
     )
     there = attributes * (values - 1) if near else values**attributes - 1
     refuse.when(
         distractors > there,
-        f"{distractors} different distractors were asked for, and there are {there}.",
+        f"`distractors` is {distractors}, and there are at most {there} different ones.",
         "Lower `distractors`, or raise `attributes` or `values`.",
     )

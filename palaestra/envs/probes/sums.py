@@ -1,4 +1,4 @@
-"""Sums: add two numbers, digit by digit; the smallest task whose answers are right or wrong and can be checked."""
+"""Sums: add two numbers and answer in one act. The smallest environment whose answers can be checked."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PLACES = Annotated[int, pydantic.Field(ge=1, le=9)]
 
 
 def spell(number: int, places: int = 1) -> str:
-    """`0 7`: the digits with spaces between them, at least so many, so that a token never holds two of them."""
+    """The digits of a number, `places` or more, such as `0 7`. The spaces keep two digits out of one token."""
     return " ".join(str(number).zfill(places))
 
 
 def read(text: str) -> int | None:
-    """The number that digits with or without spaces spell; None if there is anything else."""
+    """The number whose digits a text has, with or without spaces. None if the text has anything else."""
     digits = "".join(text.split())
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
 
@@ -37,7 +37,7 @@ def _numbers(world: Mapping[str, Any], seed: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One sum: both numbers, the digits that they are shown with, and how often the expert was asked."""
+    """One sum: both numbers, how many digits each is shown with, and how often the expert was asked."""
 
     one: int
     other: int
@@ -48,24 +48,25 @@ class State:
 
 @register("environment", "sums")
 class Sums(KeepsState[State]):
-    """`2 3 + 4 8` is answered by `0 7 1`, in one act.
+    """Add two numbers in one act: the answer to `2 3 + 4 8` is `0 7 1`.
 
     Args:
-        digits: of both numbers. Higher: more to carry. Usual: 2.
-        most: the largest first number; None: all that have so many digits. Lower: fewer different sums.
-        second: the largest second number; None: as `most`. Lower: the sum is nearer to the first one, learned sooner.
-        slips: probability that the expert's answer has a wrong digit; each call slips anew. Higher: who clones it is
-            right less often. Usual: 0, and 0.4 where something shall be left to learn.
-        held_out: ask a quarter of all sums in evaluations only. False: splits differ by their seeds, so that
-            evaluations ask what training asked too; for few sums, of which a quarter would be too few.
+        digits: digits of each number. Higher: more carries. Usual: 2.
+        most: the largest first number; None: the largest with `digits` digits. Lower: fewer different sums.
+        second: the largest second number; None: the largest first number. Lower: the sum is nearer to the first number,
+            and is learned sooner.
+        slips: probability that one digit of the expert's answer is wrong, drawn anew at each call. Higher: a policy
+            that clones the expert is right less often. Usual: 0, and 0.4 where a clone shall have more to learn.
+        held_out: ask a quarter of all sums in evaluations only. False: splits differ in their seeds only, and
+            evaluations repeat sums of training. This is for options with so few sums that a quarter is too few.
 
-    Reward: 1 for the right number, else 0; zeros before it do not matter. What is no number is `invalid`.
+    Reward: 1 for the right number, else 0. Leading zeros do not matter. An answer that is no number is `invalid`.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "phrases")
-    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
-    phrases = ("fine", "error") * 2  # what judges of an answer say: words for a tokenizer
+    provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
+    phrases = ("fine", "error") * 2  # words of judges, which a tokenizer must know
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Sums(KeepsState[State]):
         self._slips, self._held_out = slips, held_out
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` sums; with `held_out` no split asks what another one asks."""
+        """`n` sums. With `held_out`, training, evaluation and other splits have different sums."""
         return seeded_tasks("sums", self._params, split, n, seed, content=self.content if self._held_out else None)
 
     def content(self, task: Task) -> Any:
@@ -104,7 +105,7 @@ class Sums(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The sum, with one place more than the numbers have; by a slip one of its digits is another."""
+        """The sum, with one digit more than the numbers have. A slip makes one of its digits wrong."""
         state = self.state
         self.state = replace(state, calls=state.calls + 1)
         draw = random.Random(derive(state.seed, "expert", state.calls))

@@ -1,7 +1,6 @@
-"""Toolcalc: work an expression out step by step, with a calculator and a register of names that both may fail.
+"""Toolcalc: work out an expression step by step, with two tools that may fail: a calculator and a list of names.
 
-Knows tools, texts and rewards; expressions are in `toolcalc_expressions`. The world is deterministic; all that differs
-between tasks, the failures of tools too, comes from the seed.
+A task's seed decides everything, the failures of tools included. Expressions are in `toolcalc_expressions`.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ class Said(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself."""
+    """The state of one episode."""
 
     expression: Expression
     seed: int
     failure: float
     value: int
-    place: int = 0  # operations done
+    place: int = 0  # number of operations done
     known: frozenset[str] = frozenset()
     said: Said = Said.FINE
     text: str = "start."
@@ -66,7 +65,7 @@ class State:
     errors: int = 0
     answers: int = 0
     answered: int | None = None
-    readable: bool = True  # so far
+    readable: bool = True  # whether all acts so far could be read
 
     @property
     def over(self) -> bool:
@@ -80,12 +79,12 @@ class State:
 
     @property
     def unknown(self) -> str | None:
-        """The name of the next number, if it has one and was not looked up."""
+        """The name of the next number, if the number has one and was not looked up yet."""
         name = None if self.over else self.expression.names[self.place]
         return None if name in self.known else name
 
     def easy(self, mental: int) -> bool:
-        """Whether the next operation can be done in the head: with small numbers only."""
+        """Whether `head` does the next operation right, which needs small numbers. `mental`: small is below it."""
         if self.over or self.unknown:
             return False
         small = self.expression.numbers[self.place] < mental
@@ -94,34 +93,37 @@ class State:
 
 @register("environment", "toolcalc")
 class ToolCalc(KeepsState[State]):
-    """Work out `17 plus red times 3`, from left to right, and answer; the tools `calc` and `lookup` may fail.
+    """Work out `17 plus red times 3` from left to right, then answer. The tools `calc` and `lookup` may fail.
 
-    `lookup red` finds the number behind a name. `calc plus` does the next operation with the calculator, `head plus`
-    in the head, which is right for small numbers only and does not say so. Whoever names another operation than the
-    expression gets another result. `answer` answers with the present value, `answer 42` with a number.
+    `lookup red` tells the number of a name. `calc plus` does the next operation with the calculator. `head plus` does
+    it in the head: with numbers that are not small the result is wrong, and nothing says so. If an act names another
+    operation than the expression has, the result is another one. `answer` answers with the present value, `answer 42`
+    with a given number.
 
     Args:
-        operations: fewest and most operations, mixed evenly. Higher: more acts in a row must be right. Usual: 2 to 4.
-        families: kinds of expressions, mixed evenly: "small" (numbers of one digit), "large" (mostly two digits),
-            "named" (as large, some numbers behind names).
-        failure: probability q that a call fails; calling again, a turn later, may work. Higher: longer episodes.
+        operations: fewest and most operations; all numbers between are equally likely. Higher: more acts in a row must
+            be right. Usual: 2 to 4.
+        families: kinds of expressions, all equally likely: "small" (numbers of one digit), "large" (numbers mostly of
+            two digits), "named" (as "large", and some numbers are shown as names).
+        failure: probability that a call fails. The same call may work a turn later. Higher: longer episodes.
         mental: numbers below it are small. 0: nothing can be done in the head. Usual: 10.
-        tools: without them, `calc` and `lookup` do not exist.
-        confirm: an answer ends nothing and may be given again; `done` ends the episode, the last answer counts.
-        tags: an act is written `<tool> calc plus </tool>`, `<think> words </think>` may stand before it; what is
-            outside of tags, in other tags, in nested ones or in one that was never closed cannot be read.
-        max_turns: turns until the episode is cut off. Expressions take up to 2 · operations + 1. Usual: 12.
+        tools: False: there is no `calc` and no `lookup`.
+        confirm: True: an answer does not end the episode and may be given again; `done` ends it, and the last answer
+            counts.
+        tags: True: an act is written `<tool> calc plus </tool>`, and `<think> words </think>` may stand before it.
+            Other text, other tags, nested tags and tags that are not closed cannot be read.
+        max_turns: turns until the episode is cut off. An expression takes up to 2 · operations + 1. Usual: 12.
 
     Reward: 1 for the right answer at the end, else 0.
 
-    A call that fails, asks for what is not there or cannot be read comes back as a text that begins with `error:`, and
-    the episode goes on. A step's `info` tells `tool_call`, `tool_error` (unreadable acts are calls that failed, where
-    there are tools), `executable` (0 for those and for calls that cannot be made here), `answer`, `process` (1 for a
-    step that leads on to the right answer) and `format` (1 once the episode ended with exactly one answer and all was
-    readable). The episode's are `calls`, `errors`, `answers`, `well_formed` and `stratum`, its family.
+    A call that fails, is impossible or cannot be read is answered by a text that begins with `error:`, and the episode
+    goes on. The `info` of a step has `tool_call`; `tool_error` (with tools, an act that cannot be read counts as a
+    failed call); `executable`, 0 for acts that cannot be read or are impossible; `answer`; `process`, 1 for a step
+    towards the right answer; and `format`, 1 if the episode ends here with exactly one answer and all acts could be
+    read. The `info` of the episode has `calls`, `errors`, `answers`, `well_formed` and `stratum`, which is the family.
 
-    `vector` says: the next operation, the name or number it needs, whether that is easy, how many operations are left,
-    how the last act went, whether an answer stands, and the share of turns left.
+    `vector`: the next operation, the name that must be looked up for it (or that its number is known), whether it is
+    easy, the number of operations left, how the last act went, whether there is an answer, and the share of turns left.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -163,7 +165,7 @@ class ToolCalc(KeepsState[State]):
         self.vector_size = len(OPERATIONS) + len(NAMES) + 2 + self._most + 1 + len(Said) + 2
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` expressions; splits never share a seed."""
+        """`n` expressions. Splits share no seed."""
         return seeded_tasks("toolcalc", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
@@ -171,7 +173,7 @@ class ToolCalc(KeepsState[State]):
         return as_json(self._expression(task))
 
     def difficulty(self, task: Task) -> float:
-        """Operations of the expression."""
+        """How many operations the expression has."""
         return float(len(self._expression(task).operations))
 
     def reset(self, task: Task) -> StepResult:
@@ -208,7 +210,7 @@ class ToolCalc(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Looks up, calculates what is not easy, answers; it does not notice what went wrong before."""
+        """Look names up, calculate, use the head where that is easy, then answer. Earlier errors go unnoticed."""
         state = self.state
         if state.over:
             text = DONE if state.answered is not None else ANSWER
@@ -226,7 +228,7 @@ class ToolCalc(KeepsState[State]):
         return build(*world["operations"], tuple(world["families"]), task.seed)
 
     def _read(self, value: Any) -> tuple[str, ...] | None:
-        """The words of an action; None if it cannot be read."""
+        """The words of an action, or None if it cannot be read."""
         if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
             value = self._written[int(value)]
         if not isinstance(value, str):
@@ -315,7 +317,7 @@ def _look_up(state: State, name: str) -> State:
 
 
 def _fails(state: State, *call: str) -> bool:
-    """Whether this call fails in this turn, as the task's seed has it."""
+    """Whether a call fails in this turn. The task's seed decides it."""
     return derive(state.seed, "failure", state.turn, *call) / 2**63 < state.failure
 
 
@@ -328,7 +330,7 @@ def _unread(state: State) -> State:
 
 
 def _of_act(before: State, after: State, *, right: bool) -> dict[str, float]:
-    """What the last act was."""
+    """The numbers that `info` tells of an act."""
     answered = after.answers > before.answers and after.answered == after.expression.answer
     moved = after.place > before.place or after.known != before.known
     return {
@@ -341,7 +343,7 @@ def _of_act(before: State, after: State, *, right: bool) -> dict[str, float]:
 
 
 def _describe(state: State) -> str:
-    """`red is 12. 17 plus 12 times 3.`: how the last act went, and what is left; `answered 87.` if an answer stands."""
+    """How the last act went, what is left, and the answer if there is one: `noted. 17 times 3. answered 51.`"""
     words = [str(state.value)]
     expression = state.expression
     for place in range(state.place, len(expression.operations)):

@@ -1,7 +1,4 @@
-"""Expressions of toolcalc: numbers, some of them behind names, worked out from left to right.
-
-Knows numbers and operations. Knows nothing of tools or agents.
-"""
+"""Expressions of toolcalc: numbers and operations, worked out from left to right. Some numbers have names."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from typing import Literal, get_args
 NAMES = ("red", "blue", "gold", "gray")
 OPERATORS = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
 OPERATIONS = tuple(OPERATORS)
-NAMED = 0.5  # share of the numbers of the family "named" that have to be looked up
-LARGE = 0.7  # share of numbers of two digits, but in the family "small"
+NAMED = 0.5  # probability that a number of the family "named" must be looked up
+LARGE = 0.7  # probability of a number of two digits, in all families but "small"
 Family = Literal["small", "large", "named"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 Operation = str

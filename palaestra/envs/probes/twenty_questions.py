@@ -1,7 +1,6 @@
-"""Twenty questions: find the object that the other side thinks of, by yes/no questions and one guess.
+"""Twenty questions: find a hidden object by yes/no questions and one guess.
 
-Knows objects, what is true of them, and texts. What is true is drawn from the option `world`; all that differs
-between tasks, the object, comes from the seed.
+The option `world` decides the attributes of all objects. A task's seed decides only which object is hidden.
 """
 
 from __future__ import annotations
@@ -38,29 +37,29 @@ ATTRIBUTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is true of each object: bool per object and attribute, no two objects alike."""
+    """The attributes of all objects: one bool for each object and attribute. No two objects have the same."""
 
     truth: tuple[tuple[bool, ...], ...]
 
     def candidates(self, answers: Mapping[int, bool]) -> list[int]:
-        """The objects of which all these answers are true."""
+        """The objects that fit all answers."""
         return [i for i, own in enumerate(self.truth) if all(own[a] == said for a, said in answers.items())]
 
 
 @lru_cache(maxsize=64)
 def build(objects: int, attributes: int, world: int) -> World:
-    """Distinct random attributes for each object."""
+    """Random attributes for each object, all different."""
     codes = random.Random(world).sample(range(2**attributes), objects)
     return World(truth=tuple(tuple(bool(code >> place & 1) for place in range(attributes)) for code in codes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one game is.
+    """The state of one game.
 
     Attributes:
-        rules: options of the game, as the task has them. object: the one to be found.
-        answers: attribute → answer, in the order of asking. left: questions.
+        rules: options of the game. object: the hidden one.
+        answers: the answer for each attribute that was asked for, in order. left: questions left.
         said: the reply to the last action.
     """
 
@@ -74,30 +73,30 @@ class State:
 
 @register("environment", "twenty_questions")
 class TwentyQuestions(KeepsState[State]):
-    """Find one of 32 objects by yes/no questions about their attributes, then name it.
+    """Find one of several objects by yes/no questions about their attributes, then name it.
 
-    The actions are `ask red` for each attribute and `guess apple` for each object. A guess ends the episode. So
-    does anything but a guess when no question is left, so that an episode always ends by the rules, after at most
-    `questions` + 1 turns. Objects have the same attributes in every task of a `world`: a policy learns them, and
-    which questions cut the candidates into halves.
+    The actions are `ask red` for each attribute and `guess apple` for each object. A guess ends the episode. When no
+    question is left, any other action ends it, too, so no episode takes more than `questions` + 1 turns. Objects have
+    the same attributes in all tasks of a `world`. A policy learns these, and which questions halve the candidates.
 
     Args:
-        objects: to tell apart, 2–32. Higher: more to know by heart, more questions needed. Usual: 32.
-        attributes: that can be asked for, 5–16 for 32 objects. Higher: more questions that are not needed. Usual: 10.
-        questions: most questions of an episode. Higher: easier; log2(objects) is the least that can do. Usual: 10.
-        world: seed of what is true of which object.
-        question_cost: taken off the reward for every question. Higher: shorter games. Usual: 0.
+        objects: number of objects, 2–32. Higher: more to remember, more questions needed. Usual: 32.
+        attributes: number of attributes; 32 objects need 5–16. Higher: more questions that are not needed. Usual: 10.
+        questions: most questions of an episode, at least log2(objects) to be sure of the object. Higher: easier.
+            Usual: 10.
+        world: seed of the objects' attributes.
+        question_cost: subtracted from the reward for every question. Higher: shorter games. Usual: 0.
 
-    Reward: 1 for the right guess, 0 for a wrong or missing one, less `question_cost` for each question. An action
-    that cannot be read costs a question. `actions` lists all actions; an index into it is taken as well as its
-    text. `vector` is two bits per attribute (asked and true, asked and false) and the share of questions left.
+    Reward: 1 for the right guess, else 0, minus `question_cost` for each question. An action that cannot be read counts
+    as a question. An action is given as text or as an index into `actions`. `vector` has two bits for each attribute
+    (asked and true, asked and false) and the share of questions left.
 
     Raises: RecipeError, if there are more objects than different sets of attributes.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
-    provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
+    provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
 
     def __init__(
         self,
@@ -120,11 +119,11 @@ class TwentyQuestions(KeepsState[State]):
         self.vector_size = 2 * attributes + 1
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games; splits never share a seed, but there are only so many objects."""
+        """`n` games. Splits share no seed, but they share the objects."""
         return seeded_tasks("twenty_questions", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The objects with their attributes, and which of them is meant."""
+        """The attributes of all objects, and which object is hidden."""
         rules = {**self._params, **task.params}
         return as_json((build(rules["objects"], rules["attributes"], rules["world"]), _object_of(rules, task.seed)))
 
@@ -160,7 +159,7 @@ class TwentyQuestions(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Binary search: the question that cuts the candidates most evenly, and a guess when one is left."""
+        """Binary search: the question that halves the candidates best, or a guess when one candidate is left."""
         state = self.state
         attributes, left = state.rules["attributes"], state.world.candidates(state.answers)
         index = attributes + left[0]

@@ -1,6 +1,6 @@
-"""Uiform: bring a form of several pages into the wanted state by clicks, words and scrolling.
+"""Uiform: fill in a form of several pages by clicking, typing and scrolling.
 
-Knows actions, observations and references of each step. Forms and their solutions come from `uiform_forms`.
+Forms and their shortest solutions are in `uiform_forms`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from palaestra.envs.probes.uiform_forms import ON, WORDS, Form, Gesture, Screen,
 from palaestra.registry import PositiveInt, register
 
 AGENT = "user"
-PER_WIDGET = 5 + len(WORDS)  # numbers of the vector
+PER_WIDGET = 5 + len(WORDS)  # numbers of a widget in the vector
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """How far one episode is. `name` is the form's; `said` is what came of the last gesture."""
+    """The state of one episode. `name` is that of the form, `said` the result of the last gesture."""
 
     form: Form
     screen: Screen
@@ -39,35 +39,37 @@ class Episode:
 
 @register("environment", "uiform")
 class UIForm(KeepsState[Episode]):
-    """Fill in a form: click fields and type words, turn switches, scroll between pages, finish.
+    """Fill in a form: type words into fields, turn switches, scroll between pages, and hand the form in.
 
-    A form has pages of widgets with boxes; some hold the wrong value. A field takes a click and a word, a switch a
-    click, the next page a scroll, and `finish` hands the form in, right or wrong. The observation names everything
-    that is still wrong, on all pages, so a policy that sees the latest observation only can play.
+    A form has pages of widgets, and some widgets have the wrong value. Changing a field takes a click and a word, and
+    changing a switch takes a click. Each scroll moves by one page. `finish` hands the form in, right or wrong. The
+    observation names all wrong widgets of all pages, so a policy can play that sees only the latest observation.
 
     Args:
-        shortest, longest: actions of a shortest solution, drawn evenly between them for each form; it is the task's
-            `difficulty`. Higher: rarer success. Usual: 2 and 12.
+        shortest, longest: bounds for the number of actions of a shortest solution, which is drawn uniformly for each
+            form and is the task's difficulty. Higher: rarer success. Usual: 2 and 12.
         rows: widgets of a page, 2–5. Higher: more to look at. Usual: 4.
-        pages: of a form, 1–3. Higher: more scrolling. Usual: 3.
+        pages: pages of a form, 1–3. Higher: more scrolling. Usual: 3.
         max_turns: turns until the episode is cut off. Usual: twice `longest`.
-        forms: 0 makes a new form for every seed; k > 0 lets every seed, of every split, play one of k forms.
-        boxes: the text tells the box of each widget in view, for clicks at points.
+        forms: 0: a new form for every seed. k > 0: all seeds of all splits share k forms.
+        boxes: True: the text tells the box of each widget in view, for clicks at points.
 
     Actions: `click NAME`, `click X Y` (on a screen of 1000 × 1000), `type WORD`, `scroll up`, `scroll down`,
-    `finish`; or an index into `actions`, where clicks are told by the widget's place on the page.
-    Reward: 1 for handing in the form with every value as wanted, else 0. What is impossible changes nothing but the
-    turn. `process` of a step is 1 if it belongs to a shortest solution; `executable` is 1 if it was possible;
-    `references` lists such steps before the act, `gesture` is what was done: what a rule-based reward compares.
-    `vector` per widget in view: field, switch, on, focus, wrong, wanted word if it is a wrong field; then the page;
-    then whether something is wrong on a page above, on one below, anywhere.
+    `finish`; or an index into `actions`, where a click has the widget's place on the page.
+    Reward: 1 for handing in a form whose values are all as wanted, else 0. An impossible action changes nothing but
+    takes a turn.
+    Info of a step: `process`, 1 if the act belongs to a shortest solution; `executable`, 1 if it was possible;
+    `references`, all acts that begin a shortest solution from the situation before the act; and `gesture`, what was
+    done. A rule-based reward compares the last two.
+    `vector`: for each widget in view field, switch, on, focus, wrong, and the wanted word of a wrong field; then the
+    page; then whether a widget is wrong on an earlier page, on a later page, and anywhere.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "gesture", "references"}
-    )  # columns that tables made of it have, and what its steps' `info` tells
+    )  # columns of a table of its episodes, and what the `info` of its steps tells
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class UIForm(KeepsState[Episode]):
     ) -> None:
         Refusals("environment: uiform").when(
             not shortest <= longest <= longest_possible(rows, pages),
-            f"there is no form of {shortest} to {longest} actions on {pages} pages of {rows} widgets.",
+            f"no form has {shortest} to {longest} actions on {pages} pages of {rows} widgets.",
             f"Keep 2 ≤ `shortest` ≤ `longest` ≤ {longest_possible(rows, pages)}, or add `rows` or `pages`.",
         )
         self._world = {"shortest": shortest, "longest": longest, "rows": rows, "pages": pages, "forms": forms}
@@ -96,7 +98,7 @@ class UIForm(KeepsState[Episode]):
         self.vector_size = rows * PER_WIDGET + pages + 3
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` forms; splits never share a seed."""
+        """`n` forms. Splits share no seed."""
         return seeded_tasks("uiform", self._world, split, n, seed)
 
     def _build(self, seed: int, world: Mapping[str, Any]) -> Form:
@@ -105,11 +107,11 @@ class UIForm(KeepsState[Episode]):
         return build(world["rows"], world["pages"], world["shortest"], world["longest"], number)
 
     def content(self, task: Task) -> Any:
-        """The form: its widgets, their first and wanted values."""
+        """The form: its widgets with their first and wanted values."""
         return as_json(self._build(task.seed, {**self._world, **task.params}))
 
     def difficulty(self, task: Task) -> float:
-        """Actions of a shortest solution."""
+        """The number of actions of a shortest solution."""
         return float(self._build(task.seed, {**self._world, **task.params}).length)
 
     def reset(self, task: Task) -> StepResult:
@@ -149,14 +151,14 @@ class UIForm(KeepsState[Episode]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The first action of a shortest solution, from the top of the screen."""
+        """An action that begins a shortest solution. If several do, the topmost on the screen."""
         form, screen = self.state.form, self.state.screen
         gesture = form.best(screen)[0]
         return Action(text=_command(form, screen, gesture), value=self._index(form, screen, gesture))
 
     # ---- reading ------------------------------------------------------------------------------------------
     def _read(self, now: Episode, value: Any) -> Gesture | None:
-        """The gesture meant by a text or an index; None if it cannot be read."""
+        """The gesture that a text or an index means, or None if it cannot be read."""
         if isinstance(value, str):
             return _parse(now.form, now.screen, value)
         if not isinstance(value, int | np.integer) or not 0 <= value < self.action_count:
@@ -208,7 +210,7 @@ def _command(form: Form, screen: Screen, gesture: Gesture) -> str:
 
 
 def _reference(form: Form, screen: Screen, gesture: Gesture) -> dict[str, Any]:
-    """A right gesture as JSON values: a click is right anywhere in the box."""
+    """A right gesture as JSON values. A click has the widget's box, since it is right anywhere in it."""
     plain = gesture.plain()
     if gesture.type == "click" and gesture.point is not None:
         hit = form.at(screen, *gesture.point)
@@ -229,7 +231,7 @@ def _said(gesture: Gesture | None, after: Screen | None, form: Form) -> str:
 
 
 def _describe(form: Form, screen: Screen, *, boxes: bool) -> str:
-    """`to do city rome, news on. page 1 of 2. field city amber focus, switch news off, switch wifi on.`"""
+    """The text of a screen: `to do city rome, news on. page 1 of 2. field city amber focus, switch news off.`"""
     wrong = ", ".join(f"{form.widgets[i].name} {form.widgets[i].wanted}" for i in form.missing(screen))
     page = form.tree(screen).children[0]
     focus = None if screen.focus is None else form.widgets[screen.focus].name

@@ -1,7 +1,4 @@
-"""Forms: what a screen of widgets holds, what is wanted of it, and how many actions that takes.
-
-Knows widgets, boxes, pages and shortest solutions. Knows nothing of texts, vectors or rewards.
-"""
+"""Forms of `uiform`: pages of widgets with a first and a wanted value, and the shortest solutions of a form."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ SWITCHES = (
 )
 WORDS = ("amber", "cedar", "delta", "ember", "fjord", "grove")
 ON, OFF = "on", "off"
-SIDE = 1000  # units of the screen, across and down
+SIDE = 1000  # width and height of the screen, in its own units
 Kind = Literal["field", "switch"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -30,10 +27,10 @@ Values = tuple[str, ...]  # of all widgets, page after page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Widget:
-    """One thing that can be clicked: a field holds one of `WORDS`, a switch is on or off.
+    """A part of a form that can be clicked. A field holds one of `WORDS`, a switch is on or off.
 
     Attributes:
-        box: where it stands on its page. first, wanted: its value at the start, and at the end.
+        box: its place on its page. first: its value at the start. wanted: its value in a right form.
     """
 
     kind: Kind
@@ -48,14 +45,14 @@ class Widget:
         return (left + right) // 2, (top + bottom) // 2
 
     def holds(self, x: int, y: int) -> bool:
-        """Whether a point lies in the box, its edges included."""
+        """Whether a point lies in the box or on its edge."""
         left, top, right, bottom = self.box
         return left <= x <= right and top <= y <= bottom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of the tree that a screen is: the window, its page, the widgets on that. `value` is None but for these."""
+    """A node of a screen's tree: the window, its page, or a widget of the page. Only widgets have a `value`."""
 
     role: str
     name: str
@@ -66,7 +63,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """The situation: values of all widgets, the page in view, which widget has the focus, whether all is over."""
+    """The state of a form: values of all widgets, page in view, widget with the focus, and whether it is handed in."""
 
     values: Values
     page: int = 0
@@ -76,7 +73,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gesture:
-    """One action: a click at a point, a word typed, a page scrolled up or down, or the end."""
+    """One action: click at a point, type a word, scroll up or down by a page, or finish."""
 
     type: Literal["click", "type", "scroll", "finish"]
     point: tuple[int, int] | None = None
@@ -84,14 +81,14 @@ class Gesture:
     direction: Literal["up", "down"] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values, without what is None."""
+        """The gesture as JSON values, without those that are None."""
         given = {"point": None if self.point is None else [*self.point], "text": self.text, "direction": self.direction}
         return {"type": self.type, **{key: value for key, value in given.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Pages of `rows` widgets each. `length`: actions of a shortest solution, the last one finishes."""
+    """Pages of `rows` widgets each. `length` is the number of actions of a shortest solution, `finish` included."""
 
     widgets: tuple[Widget, ...]
     rows: int
@@ -107,7 +104,7 @@ class Form:
         return range(screen.page * self.rows, (screen.page + 1) * self.rows)
 
     def missing(self, screen: Screen) -> list[int]:
-        """Widgets whose value is not what is wanted, in order."""
+        """The widgets whose value is not the wanted one, in order."""
         return [i for i, widget in enumerate(self.widgets) if screen.values[i] != widget.wanted]
 
     def at(self, screen: Screen, x: int, y: int) -> int | None:
@@ -115,7 +112,7 @@ class Form:
         return next((i for i in self.shown(screen) if self.widgets[i].holds(x, y)), None)
 
     def next(self, screen: Screen, gesture: Gesture) -> Screen | None:
-        """The situation after a gesture; None if it is impossible here."""
+        """The screen after a gesture, or None if the gesture is impossible here."""
         if gesture.type == "finish":
             return replace(screen, finished=True)
         if gesture.type == "scroll":
@@ -134,7 +131,7 @@ class Form:
         return replace(screen, values=_with(screen.values, hit, value), focus=None)
 
     def left(self, screen: Screen) -> int | None:
-        """Actions of a shortest solution from here, 0 at its end; None once it is too late."""
+        """The number of actions of a shortest solution from here. None if a wrong form was handed in."""
         missing = self.missing(screen)
         if screen.finished:
             return None if missing else 0
@@ -144,7 +141,7 @@ class Form:
         return acts + _scrolls(screen.page, sorted({i // self.rows for i in missing})) + 1
 
     def gestures(self, screen: Screen) -> Iterator[Gesture]:
-        """Everything that can be done here, each once, in the order of the screen."""
+        """All gestures that are possible here, in the order of the screen."""
         yield from (Gesture(type="click", point=self.widgets[i].center) for i in self.shown(screen))
         if screen.focus is not None:
             yield from (Gesture(type="type", text=word) for word in WORDS)
@@ -166,7 +163,7 @@ class Form:
         return None if after is None else self.left(after)
 
     def tree(self, screen: Screen) -> Node:
-        """The screen as a tree of nodes: window, page, widgets in view."""
+        """The screen as a tree: the window, its page, and the widgets in view."""
         whole = (0, 0, SIDE, SIDE)
         seen = tuple(
             Node(role=self.widgets[i].kind, name=self.widgets[i].name, box=self.widgets[i].box, value=screen.values[i])
@@ -181,7 +178,7 @@ def _with(values: Values, place: int, value: str) -> Values:
 
 
 def _scrolls(page: int, wanted: list[int]) -> int:
-    """Scrolls of a shortest way over all these pages."""
+    """The fewest scrolls from a page over all wanted pages."""
     if not wanted:
         return 0
     up, down = max(page - wanted[0], 0), max(wanted[-1] - page, 0)
@@ -190,19 +187,19 @@ def _scrolls(page: int, wanted: list[int]) -> int:
 
 # ---- building ---------------------------------------------------------------------------------------------
 def longest_possible(rows: int, pages: int) -> int:
-    """Actions of a form in which every widget is a field with a wrong word."""
+    """The actions of the longest form: every widget is a field with a wrong word."""
     return 2 * rows * pages + pages
 
 
 @lru_cache(maxsize=8192)
 def build(rows: int, pages: int, shortest: int, longest: int, seed: int) -> Form:
-    """A form whose shortest solution takes a number of actions drawn between `shortest` and `longest`."""
+    """A form whose shortest solution has a number of actions that is drawn between `shortest` and `longest`."""
     draw = random.Random(seed)
     length = draw.randint(shortest, longest)
     scrolls = draw.choice([s for s in range(min(pages, length - 1)) if length - 1 - s <= 2 * rows * (s + 1)])
     cost, room = length - 1 - scrolls, rows * (scrolls + 1)
     fields = draw.randint(max(cost - room, 0), cost // 2)
-    count = cost - fields  # of widgets to change: a field costs two actions, a switch one
+    count = cost - fields  # how many widgets must change: a field costs two actions, a switch one
     places = {draw.randrange(room - rows, room)}  # the last page that needs a visit
     places |= {*draw.sample([place for place in range(room) if place not in places], count - 1)}
     chosen = draw.sample(sorted(places), count)
@@ -219,7 +216,7 @@ def build(rows: int, pages: int, shortest: int, longest: int, seed: int) -> Form
 
 
 def _box(row: int, rows: int, draw: random.Random) -> Box:
-    """A box in its row of the screen, below a head of 100 units."""
+    """A random box in a row of the screen. The rows begin below the topmost 100 units."""
     height = (SIDE - 100) // rows
     top = 100 + row * height + draw.randrange(height // 8, height // 4)
     left = draw.randrange(50, 300)

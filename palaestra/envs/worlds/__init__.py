@@ -1,1 +1,1 @@
-"""Worlds that are built in. Each is a part, found by its name."""
+"""The built-in environments. Each is a registered part, which a recipe names."""

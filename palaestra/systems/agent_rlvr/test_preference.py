@@ -46,7 +46,7 @@ def test_bad_pairs() -> None:  # rule 3
         preference(pair(outcome=[1, 1, float("nan")]))
     with pytest.raises(MissingColumn, match="`logprob_reference`"):
         preference(pair().replace(logprob_reference=None))
-    with told(ContractError, "a group only"):
+    with told(ContractError, "part of a group"):
         preference(pair(scope="trajectory"))
     with pytest.raises(RecipeError, match="cannot take `beta: 0"):
         preference(pair(), beta=0.0)

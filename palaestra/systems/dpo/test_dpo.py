@@ -190,7 +190,7 @@ def test_refused() -> None:  # rule 6
     assert dpo(pair().replace(logprob_reference=None), reference_free=True)
     with pytest.raises(MissingColumn, match="ids `pair`"):
         dpo(pair().replace(pair=None))
-    with told(ContractError, "a pair only"):
+    with told(ContractError, "part of a pair"):
         dpo(pair(scope="trajectory"))
     for name, value in (("beta", 0.0), ("flips", 0.5), ("margin", -1.0)):
         with pytest.raises(RecipeError, match=f"cannot take `{name}"):

@@ -78,7 +78,7 @@ def test_order_and_cuts() -> None:  # rule 4
 def test_bad_twins() -> None:  # rule 5
     with pytest.raises(ContractError, match="2 of 2 twins do not have the tokens"):
         dual_branch(twins(pair=[0, 0, 1, 0, 1, 1]))
-    with pytest.raises(ContractError, match="a part of a group only"):
+    with pytest.raises(ContractError, match="only a part of a group"):
         dual_branch(twins(scope="trajectory"))
     with pytest.raises(MissingColumn, match="`branch`"):
         dual_branch(twins().replace(branch=None))

@@ -1,18 +1,18 @@
 """What must hold of `babyai`:
 
 1. It keeps the contract of environments, on small and large levels.
-2. All levels of the package are known by short names; an unknown one is refused with the nearest names.
-3. Our view is the package's view, whatever the agent did, and a level's success is the package's.
-4. The text names what is seen, nearest first, at its place; walls; and what is carried.
-5. The expert solves the levels the quickstart may use, 99 % or more, and still does when a third of the actions
-   are random; random play succeeds in less than 20 %.
-6. The expert never hangs or raises, not even in the levels where the package's bot goes round in circles.
-7. Reward is 1 for success, else 0; shaped, it is the package's own, which sinks with the turns.
-8. Unreadable actions change nothing but the turn, are marked, and the text says so.
-9. The state key is equal iff the situation is: turning around comes back to it, carrying something does not.
+2. All levels of the package have short names. An unknown one is refused with the most similar names.
+3. The view equals the package's after any actions, and so does success.
+4. The text tells the things seen with their places, nearest first; the walls; and what is carried.
+5. The expert succeeds in 99 % or more of the levels that the quickstart may use, and still does when a third of the
+   actions are random. Random play succeeds in less than 20 %.
+6. The expert never hangs or raises, not even in levels where the package's bot plans without end.
+7. The reward of a success is 1, else 0. If shaped, it is the package's own, which falls with the turns.
+8. Unreadable actions change nothing but take a turn, are marked, and the text says so.
+9. The state key is equal iff the situation is. It is the same after turning around, and another after picking up.
 10. The vector is one-hot: one kind, one color and one state per cell, one direction, the words of the mission.
-11. It is quick: a step with its observation in under 0.3 ms and a reset in under 5 ms on an idle core
-    (the test allows thrice as much, for busy machines).
+11. A step with its observation takes under 0.3 ms and a reset under 5 ms on an idle core. The test allows three times
+    as much, for busy machines.
 12. Making levels prints nothing.
 """
 

@@ -1,7 +1,7 @@
-"""Exports: (1) Gymnasium's and PettingZoo's own checkers pass on environments with vectors and with texts; (2) seeds
-name tasks, splits stay apart, a task can be given; (3) rewards, masks and ends are the environment's; (4) aec asks who
-is asked, parallel leaves out who is not; (5) what cannot be exported is refused; (6) what comes back through our own
-adapters is the same game.
+"""Exports: (1) Gymnasium's and PettingZoo's own checkers pass on environments with vectors and with texts; (2) a seed
+decides the task, splits share none, and a task can be given; (3) rewards, masks and ends are the environment's; (4) in
+AEC only the agents that are to act get a turn, and in Parallel the actions of others are ignored; (5) environments
+that cannot be exported are refused; (6) an export that is played through our own adapters is the same game.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from palaestra.envs.adapters.exports.gymnasium import as_gymnasium
 from palaestra.envs.adapters.exports.pettingzoo import as_aec, as_parallel
 from palaestra.envs.probes.rooms import Rooms
 from palaestra.errors import ContractError, RecipeError, UnknownName
+from tests.messages import told
 
 pytest.importorskip("pettingzoo")
 OPTIONAL = {"openspiel": "pyspiel", "textarena": "textarena"}
@@ -30,7 +31,7 @@ OPTIONAL = {"openspiel": "pyspiel", "textarena": "textarena"}
 )
 def test_gymnasium_accepts_it(name: str) -> None:  # rule 1
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on rendering and on unbounded boxes
+        warnings.simplefilter("ignore")  # they concern rendering and unbounded boxes
         check_env(as_gymnasium(name), skip_render_check=True)
 
 
@@ -104,7 +105,7 @@ def test_rewards_masks_and_ends() -> None:  # rule 3
 
 
 def inner_same(inner: Any, index: int, action: Action) -> bool:
-    """Whether the index leads where the action leads."""
+    """Whether the index has the same effect as the action."""
     state = inner.snapshot()
     by_index = inner.step({"player": Action(value=index)})
     inner.restore(state)
@@ -118,7 +119,7 @@ def _shown(result: Any) -> Any:
 
 
 class Mixed:
-    """Two agents: both at first, then only the second one; the first is done after that."""
+    """Two agents act at once at first. Then the first is done, and only the second acts."""
 
     agents = ("a", "b")
 
@@ -168,15 +169,12 @@ def test_who_is_asked() -> None:  # rule 4
 
 
 def test_what_cannot_be_exported() -> None:  # rule 5
-    with pytest.raises(UnknownName) as several:
+    with told(UnknownName, "2 agents"):
         as_gymnasium("relay")
-    assert "2 agents" in several.value.what and "as_parallel" in several.value.remedy
-    with pytest.raises(RecipeError) as blind:
+    with told(RecipeError, "no vectors"):
         as_parallel(Mixed(), see="vector")
-    assert blind.value.what == "the environment gives no vectors."
-    with pytest.raises(RecipeError) as unnumbered:
+    with told(RecipeError, "no numbered actions"):
         as_parallel(Mixed(), act="index")
-    assert unnumbered.value.what == "the environment gives no numbered actions."
     with pytest.raises(UnknownName):
         as_gymnasium("rooom")
 

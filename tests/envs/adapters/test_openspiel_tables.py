@@ -1,5 +1,5 @@
-"""Ratings: (1) what policies win from each other is exact and antisymmetric; (2) circles are found, and orders are not
-taken for them; (3) games that are not of two are refused.
+"""Cross-play: (1) the payoffs are exact and antisymmetric; (2) `cycles` finds cycles, and none in an order; (3) games
+that do not have two players are refused.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import pytest
 
 from palaestra.envs.adapters.openspiel.tables import cross_play, cycles, uniform
 from palaestra.errors import InvalidData
+from tests.messages import told
 
 pytest.importorskip("pyspiel")
 RPS = "turn_based_simultaneous_game(game=matrix_rps())"
@@ -32,7 +33,7 @@ def test_1_seats_are_swapped() -> None:
     assert found == pytest.approx(-found.T)
 
 
-def test_2_circles() -> None:
+def test_2_cycles() -> None:
     rps = cross_play(RPS, [pure(0), pure(1), pure(2)])
     assert cycles(rps) == cycles(-rps) == 1.0
     assert cycles(rps, margin=1.0) == 0.0
@@ -44,5 +45,5 @@ def test_2_circles() -> None:
 
 
 def test_3_three_players() -> None:
-    with pytest.raises(InvalidData, match="3 players"):
+    with told(InvalidData, "3 players"):
         cross_play("kuhn_poker(players=3)", [])

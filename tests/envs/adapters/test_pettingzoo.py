@@ -1,8 +1,8 @@
-"""PettingZoo: (1) the contract holds for real tasks and games of both interfaces; (2) parallel asks all who live, aec
-exactly who acts next; (3) rewards and ends are PettingZoo's, agents may leave early; (4) actions are indices, names or
-arrays; (5) what is masked or unreadable is marked and replaced, or loses; (6) success and outcome of each agent;
-(7) global state, images, vectors of one size; (8) seeds decide, splits are apart, snapshots go on the same;
-(9) bad options are refused with a message.
+"""PettingZoo: (1) the contract holds for real tasks and games of both interfaces; (2) with `parallel` all agents that
+are left act at once, with `aec` only the next one; (3) rewards and ends are PettingZoo's, and agents may leave early;
+(4) actions are indices, names or arrays; (5) a masked or unreadable answer is marked, and it is replaced or loses;
+(6) success and outcome are right for each goal; (7) global states, images and vectors of one size work; (8) seeds
+decide an episode, splits share no seed, and a restored snapshot goes on in the same way; (9) bad options are refused.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def test_experts_of_ones_own(file: Path) -> None:
 
 def test_bad_options_are_refused(file: Path) -> None:  # rule 9
     bad: list[tuple[dict[str, Any], type[PalaestraError], str]] = [
-        ({"env": "mpe2.simple_sprad_v3"}, UnknownName, "no registry and no module has `mpe2.simple_sprad_v3`"),
+        ({"env": "mpe2.simple_sprad_v3"}, UnknownName, "`mpe2.simple_sprad_v3` is no name"),
         ({"env": "json"}, UnknownName, "the module makes no environment of the kind parallel"),
         (
             {"env": "pettingzoo.classic.tictactoe_v3", "api": "parallel"},
@@ -341,9 +341,9 @@ def test_bad_options_are_refused(file: Path) -> None:  # rule 9
         ({"env": f"{file}:Gone"}, UnknownName, "cannot be loaded"),
         ({"env": f"{file}:Bare"}, RecipeError, "which is no environment of PettingZoo"),
         ({"env": f"{file}:Odd"}, RecipeError, "its action space is MultiBinary"),
-        ({"env": f"{file}:InTurn", "api": "parallel"}, RecipeError, "it has only `aec`"),
+        ({"env": f"{file}:InTurn", "api": "parallel"}, RecipeError, "has only `aec`"),
         ({**SPREAD, "options": {"agents": 2}}, RecipeError, "it refused its options"),
-        ({**SPREAD, "names": ("a", "b")}, RecipeError, "`names` has 2 names, and there are 5 actions"),
+        ({**SPREAD, "names": ("a", "b")}, RecipeError, "`names` has 2 names, and the agent has 5 actions"),
         ({**SPREAD, "goal": "win"}, RecipeError, "cannot take `goal: 'win'`"),
     ]
     for options, kind, message in bad:

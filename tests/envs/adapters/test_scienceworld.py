@@ -1,8 +1,8 @@
 """ScienceWorld: (1) the contract holds; (2) the package's path wins, and the score grows to 1; (3) splits are the
-package's own; (4) an episode depends on its task and commands alone, whoever else plays in the same Java process;
-(5) unreadable commands, wrong focus and the limit of turns; (6) worlds and the process are reused and end with Python;
-(7) bad options, and a missing Java, are refused with a message; (8) the expert is in neither the state key nor, by when
-it acts, in what is legal.
+package's own; (4) an episode depends only on its task and commands, even if others play in the same Java process;
+(5) unreadable commands, a focus on the wrong object and the limit of turns have their effects; (6) worlds and the Java
+process are used again, and they end with Python; (7) bad options and a missing Java are refused; (8) how far the expert
+has come changes neither the state key nor the list of legal commands.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def test_bad_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:  # ru
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(MissingExtra) as missing:
         ScienceWorld()
-    assert missing.value.what == "it runs on Java, and no `java` was found."
+    assert missing.value.what == "it needs Java, and no `java` was found."
 
 
 def test_the_expert_is_not_in_what_is_observed() -> None:  # rule 8
@@ -174,7 +174,7 @@ def test_the_expert_is_not_in_what_is_observed() -> None:  # rule 8
         seen = [env.step({AGENT: Action(text=command)}).observations[AGENT] for env in (told, alone)]
         keys.add(seen[0].state_key)
     assert len(keys) > 1
-    # A door that is open already: the path has gone on, the situation has not.
+    # The door is already open: the expert's path goes on, and the situation stays the same.
     before = told.reset(task).observations[AGENT]
     assert told.expert(AGENT).text == "open door to hallway"
     after = told.step({AGENT: told.expert(AGENT)}).observations[AGENT]

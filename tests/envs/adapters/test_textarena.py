@@ -1,19 +1,19 @@
 """What must hold of `textarena`:
 
 1. It keeps the contract of environments: boards, cards, dice, puzzles, games of three, in self-play, against opponents,
-   with slips, and games of which only their own words are known.
-2. Thirty games run to their end by legal moves, none of which the game refuses but where no move is left.
-3. Everything random comes from the task's seed: a fresh process plays the same game, episodes that are played by
-   turns do not disturb each other, and the global generators are left as they were.
-4. Rewards are the game's, to our agents only; success and score follow from them; a draw is half a score.
-5. Invalid moves are the game's affair: one is forgiven and marked, the second loses.
-6. A move on which the game breaks down loses it.
-7. Seats go by turns with the seed, or stay; opponents and blunders are as asked for; slips make other moves.
-8. Texts: what is new, everything, or one brief line with the legal moves; own words are not repeated.
+   with slips, and games without rules of ours.
+2. Thirty games run to their end by legal moves. The game accepts each of them, unless no move is left.
+3. All randomness comes from the task's seed: another process plays the same game, interleaved episodes do not disturb
+   each other, and the global generators stay as they were.
+4. Rewards are the game's, and only the acting agents get them; success and score follow from them; a draw scores 0.5.
+5. The game judges invalid moves: the first is allowed and marked, the second loses.
+6. A move at which the game raises an error loses.
+7. Seats alternate with the seed, or stay; opponents and blunders are as the options say; slips make other moves.
+8. Texts are what is new, everything, or one brief line with the legal moves; an agent's own moves are not repeated.
 9. Moves may lack their brackets.
-10. Experts: never beaten in tic-tac-toe, always right in puzzles; elsewhere there are none, with a reason.
-11. Games that cannot be had are refused in one line that names what is missing, and nothing is downloaded.
-12. Bad options are refused; splits share no task; a cut episode says what would have been seen.
+10. Experts are never beaten in tic-tac-toe and always right in puzzles; a game without an expert has a reason.
+11. Games that cannot be built are refused in one line that names what is missing, and nothing is downloaded.
+12. Bad options are refused; training and evaluation share no task; an episode that is cut off has a last observation.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def play(env: TextArena, task: Task, *moves: str) -> StepResult:
 
 
 def finish(env: TextArena, task: Task, draw: random.Random | None = None) -> list[StepResult]:
-    """A whole game, by the expert or at random."""
+    """Play a whole game, by the expert or at random."""
     results = [env.reset(task)]
     while results[-1].observations:
         (name, seen), *_ = results[-1].observations.items()
@@ -322,12 +322,12 @@ def test_where_nobody_knows_there_is_no_expert() -> None:  # rule 10
     [
         ("Hangman-v0", "needs the word list `words` of nltk, which is not on this machine"),
         ("Wordle-v0", "needs the word list `words` of nltk"),
-        ("TwentyQuestions-v0", r"language model behind openrouter\.ai"),
+        ("TwentyQuestions-v0", r"language model of openrouter\.ai"),
         ("UsedCar-v0-balanced", "lacks a module"),
         ("ScorableGames-v0", "lacks a file"),
     ],
 )
-def test_games_that_cannot_be_had(game: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 11
+def test_games_that_cannot_be_built(game: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 11
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     monkeypatch.setenv("NLTK_DATA", "/nowhere")
     monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("the network was asked"))
@@ -349,12 +349,12 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 12
     for options, message in (
         ({"options": {"sides": 3}}, r"cannot be built(.|\n)*Check `options`"),
         ({"players": 5}, "cannot be played by 5: The number of players has to be 2"),
-        ({"game": "PegJump-v0", "opponent": "random"}, "who plays alone has no opponent"),
-        ({"game": "SimpleTak-v0", "opponent": "random"}, "its legal moves are not known here"),
-        ({"game": "KuhnPoker-v0", "opponent": "expert"}, r"no opponent `expert`: the best play wins only more often"),
+        ({"game": "PegJump-v0", "opponent": "random"}, "the game has one player"),
+        ({"game": "SimpleTak-v0", "opponent": "random"}, "`opponent: random` needs a list of legal moves"),
+        ({"game": "KuhnPoker-v0", "opponent": "expert"}, r"no opponent `expert`: even the best play"),
         ({"opponent": "random", "blunders": 0.5}, "only an opponent `expert` blunders"),
-        ({"game": "SimpleTak-v0", "noise": 0.1}, "moves cannot slip"),
-        ({"game": "SimpleTak-v0", "text": "brief"}, "no brief text"),
+        ({"game": "SimpleTak-v0", "noise": 0.1}, "`noise: 0.1` needs a list of legal moves"),
+        ({"game": "SimpleTak-v0", "text": "brief"}, "no `text: brief`"),
         ({"opponent": "strong"}, "opponent"),
     ):
         with pytest.raises(RecipeError, match=message):

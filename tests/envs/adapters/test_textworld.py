@@ -2,16 +2,17 @@
 
 (1) it keeps the environment contract, with both backends;
 (2) tasks: equal arguments give equal tasks, splits share no game, "train" draws from its pool;
-(3) a task is the same game in every process, whatever the hash seed, and both backends play that same game;
-(4) the expert wins every game, in as many turns as asked for, and after detours too;
-(5) an unreadable command changes nothing, is marked, and costs a turn; dangerous words reach no interpreter;
-(6) rewards: 1 for winning, and with reward "score" 1 in total; the wrong thing loses;
+(3) a task is the same game in every process, whatever the hash seed, and in both backends;
+(4) the expert wins every game in `quest_length` turns, and also after detours;
+(5) an unreadable command changes nothing, is marked, and costs a turn; the interpreter never gets commands such as
+`quit`;
+(6) winning gives reward 1, with reward "score" in total; taking the wrong object loses;
 (7) the turn limit truncates;
-(8) equal situations have equal state keys; passive commands change no key, moves do;
-(9) broken and missing cache files are made anew, and nothing half-made is left behind;
+(8) equal situations have equal state keys; moves change the key, and passive commands do not;
+(9) broken and missing cache files are made anew, and no incomplete file is left behind;
 (10) fifty episodes at once do not disturb each other;
 (11) a snapshot can be restored more than once;
-(12) a missing package, an impossible design and an unusable cache are named, each with a way out.
+(12) errors name a missing package, an impossible design and an unusable cache, each with a remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from palaestra.envs.adapters.textworld.world import AGENT, TextWorld
 from palaestra.errors import EpisodeFailure, MissingExtra, RunFolderError
 from palaestra.testing import check_environment
 
-# TextWorld silences this warning of its interpreter; pytest's own filters let it speak again.
+# TextWorld hides this warning of its interpreter, and pytest's own filters would show it again.
 pytestmark = pytest.mark.filterwarnings("ignore:.*not fully supported")
 
 
@@ -42,7 +43,7 @@ def cache(tmp_path_factory) -> str:
 
 @pytest.fixture
 def forget():
-    """Games are read from files, not from memory."""
+    """Make games be read from files, not from memory."""
     textworld_games.load.cache_clear()
 
 
@@ -55,7 +56,7 @@ def seen(result: StepResult) -> Observation:
 
 
 def play(environment: TextWorld, task: Task) -> tuple[list[str], StepResult]:
-    """The expert's commands and the last result."""
+    """Play an episode by the expert. Returns its commands and the last result."""
     result, commands = environment.reset(task), []
     while result.observations:
         commands.append(str(environment.expert(AGENT).text))
@@ -123,7 +124,7 @@ def test_expert_wins(cache):  # rule 4
         commands, last = play(environment, task)
         assert last.info == {"score": 1.0, "success": True} and last.rewards == {AGENT: 1.0} and len(commands) == 3
     environment.reset(task)
-    for _ in range(3):  # a detour: the first way out that is not the expert's
+    for _ in range(3):  # a detour: the first exit that the expert does not take
         away = [c for c in environment._legal() if c.startswith("go") and c != environment.expert(AGENT).text]
         result = say(environment, (away or ["look"])[0])
     while result.observations:
@@ -196,7 +197,7 @@ def test_broken_files_are_made_anew(cache, forget, damage):  # rule 9
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 if damage == "half" else 0])
     textworld_games.load.cache_clear()
     assert seen(environment.reset(task)).text == whole
-    assert {path.suffix for path in Path(cache).iterdir()} <= {".json", ".z8"}  # no workshop is left
+    assert {path.suffix for path in Path(cache).iterdir()} <= {".json", ".z8"}  # no temporary folder is left
 
 
 def test_fifty_at_once(cache):  # rule 10
@@ -243,7 +244,7 @@ def test_faults_are_named(tmp_path, monkeypatch):  # rule 12
         impossible.reset(impossible.tasks("eval", 1, 0)[0])
     (tmp_path / "file").write_text("")
     unusable = TextWorld(cache=str(tmp_path / "file" / "folder"))
-    with pytest.raises(RunFolderError, match="PALAESTRA_CACHE"):
+    with pytest.raises(RunFolderError, match="a game cannot be written there"):
         unusable.reset(unusable.tasks("eval", 1, 0)[0])
     monkeypatch.setitem(sys.modules, "textworld", None)
     with pytest.raises(MissingExtra, match=r"palaestra\[envs\]"):

@@ -1,7 +1,8 @@
 """verifiers: (1) the contract holds for single turns, conversations led by an Env, and tools; (2) prompts, system
 prompts and rewards are the task's; (3) tools run as MCP servers on this machine; (4) an Env with several seats asks
-each of them; (5) limits, unreadable calls, episodes broken off; (6) rows are divided, sessions are apart; (7) faults of
-the taskset fail the episode; bad options are refused.
+each of them; (5) limits cut an episode off, unreadable calls are asked again, and an episode can be left unfinished;
+(6) training and evaluation share no row, and episodes at the same time do not mix; (7) errors of the taskset fail the
+episode; bad options are refused.
 """
 
 from __future__ import annotations
@@ -264,7 +265,7 @@ def test_limits(folder: Path) -> None:  # rule 5
     last = play(own, "0", "1", row=5)[-1]
     assert last.truncated == {"guesser"} and last.info["success"] is False
     assert play(own, "5", row=5)[-1].terminated == {"guesser"}
-    play(own, "0", row=5)  # and left as it is
+    play(own, "0", row=5)  # and left unfinished
     assert play(own, "5", row=5)[-1].info["success"] is True
 
 

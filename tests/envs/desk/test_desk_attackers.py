@@ -1,13 +1,13 @@
 """What must hold of attackers at the desk:
 
-(1) both kinds keep the contract; with a role, the attacker acts first in attacked tasks, and in no others;
-(2) what it writes stands before what it wants in the user's first turn: eight words, letters alone; nothing readable is
-    marked and attacks all the same;
-(3) it is paid if the agent did it, the agent as the desk pays; the end tells of both teams and of which kind it was;
-(4) the expert gives in to the same share of wordings in all tasks, and without it to none;
-(5) a quarter of all wordings is held out from training; a pool draws from the same;
-(6) a task is the same with a role and with a pool but for the words; without attackers nothing has changed;
-(7) an episode goes on from a copy, before and after the words; users with words of their own are refused.
+(1) `role` and `pool` keep the contract; with `role`, the attacker acts first in attacked tasks and in no others;
+(2) its words stand before its demand in the user's first turn: at most eight, without digits; without a readable
+    word the act is marked, and the demand still stands there;
+(3) it is paid if the agent did what it demands, and the agent is paid as usual; the last `info` tells both;
+(4) the expert gives in to the same wordings in all tasks, in the share `believed`, and to none by default;
+(5) a quarter of all wordings is held out from training, also in a pool;
+(6) a task is the same with `role` and `pool` except for the words; other attacks still stand in the second turn;
+(7) an episode can be restored before and after the words; users that cannot say the attacker's words are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from palaestra.envs.worlds.desk.attacks import ATTACKER, EXCUSES, TONES, is_beli
 from palaestra.envs.worlds.desk.world import AGENT, Desk
 from palaestra.errors import RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 SMALL = {"kinds": ("order_status",), "tables": 2, "customers": 2, "orders": 1, "variety": 4, "rules": "none"}
 SMALL |= {"vague": 0.0, "foreign": 0.0, "user": "open", "behaviors": ("cancel",), "attack_share": 1.0}
@@ -151,5 +152,5 @@ def test_copies() -> None:  # rule 7
 
 @pytest.mark.parametrize("user", ["static", "chat"])
 def test_users_with_words_of_their_own(user: str) -> None:  # rule 7
-    with pytest.raises(RecipeError, match="has words of its own"):
+    with told(RecipeError, "attack: role"):
         desk(user=user, chat={"model": "m"} if user == "chat" else None)

@@ -1,12 +1,12 @@
 """What must hold of the desk's rules, in words and in code:
 
 1. Every rule has a text, a check, a kind and a risk; names are unique; all four kinds occur.
-2. For every rule there is a script that breaks it, and that is labeled with exactly this rule; and one that keeps it.
-3. The English of the handbook says what its trees say: read by another program, on random records.
-4. Handbooks: a tree of depth d has 2^d leaves and 2^d - 1 conditions, every leaf is reached by some task, last
-   conditions matter, every tree grants something, the same number gives the same handbook.
-5. A confirmation counts only for the very change that was named, and only with a yes right after it.
-6. A rule that says nothing of an act gives None, not a label.
+2. For every rule, one script breaks it and gets exactly its label, and one keeps it.
+3. The English of the handbook says what its trees say: another program reads it and decides on random records.
+4. A tree of depth d has 2^d leaves and 2^d - 1 conditions; every leaf is reached by a task; last conditions matter;
+   every tree grants something; the same number gives the same handbook.
+5. A confirmation counts only for exactly the change that was named, and only with a yes right after it.
+6. A rule that does not apply to an act gives None and no label.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PLAIN = {"tables": 2, "kinds": ("wrap_order",), "vague": 0.0, "foreign": 0.0, "h
 
 
 def start():
-    """A dialogue about wrapping an order, which is allowed; its words; and what leads to the confirmed change."""
+    """A desk at the start of a dialogue about wrapping an order, which is allowed, its goal, and words for scripts."""
     env, goal = goal_where(lambda goal: goal.calls[0].name == "wrap_order", **PLAIN)
     words = {
         "name": goal.customer,
@@ -141,7 +141,7 @@ def _key(goal):
 
 
 def _decide(env, goal, kind, path, verdict):
-    """All that has to come before, and then the decision."""
+    """All acts that a decision needs, and then the decision."""
     key, facts = _key(goal), goal.brief.wishes[0].facts
     serve(env, f"authenticate {goal.customer} {goal.brief.about['code']}")
     for name, table in {"order": "orders", "payment": "payments", "item": "items", "plan": "plans"}.items():
@@ -157,7 +157,7 @@ def _decide(env, goal, kind, path, verdict):
 
 # ---- the handbook -----------------------------------------------------------------------------------------
 def read(text):
-    """Kind, tests and verdict of a sentence, by nothing but its words."""
+    """Kind, conditions and verdict of a rule, read from its words only."""
     kind, when, does = re.fullmatch(r"(\w+): if (.*), ([a-z ]+)\.", text).groups()
     return kind, when.split(" and "), VERDICTS[does]
 

@@ -1,4 +1,4 @@
-"""Shares of named entities: (1) whole words without case, (2) each entity once, (3) none at all is refused."""
+"""Shares of named entities: (1) whole words in any case, (2) each entity once, (3) an empty list is refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from palaestra.envs.kit.entities import named_share
 from palaestra.errors import InvalidData
+from tests.messages import told
 
 
 def test_1_words() -> None:
@@ -21,5 +22,5 @@ def test_2_once() -> None:
 
 @pytest.mark.parametrize("entities", [[], ["", "  "]])
 def test_3_none(entities: list[str]) -> None:
-    with pytest.raises(InvalidData, match="no entity to look for"):
+    with told(InvalidData, "no entity"):
         named_share("birch", entities)

@@ -1,12 +1,14 @@
-"""What must hold of what environments are built with:
+"""What must hold of the building blocks of environments:
 
-1. An episode that is one value can be put back, any number of times; before `reset` there is none, and that is told.
-2. A frozen state is kept as it is, any other is copied, so that later steps change no snapshot.
-3. Results: who is over or cut off sees no next observation, and who is cut off has it in `last`; over wins.
-4. What is told of an act is told of its agent, and an unreadable act is marked.
-5. A choice is read by text or by index, and nothing else is one.
-6. Options are refused by one message that names the option, the values and the way out; good ones are not.
-7. Words come back as they went out; a replaced word means nothing. Names that are drawn are all different.
+1. A state can be restored any number of times. Before `reset` there is none, and the error says so.
+2. A snapshot of a frozen state is the state itself. Any other state is copied, so that later steps change no snapshot.
+3. Results: an agent that has ended or is cut off gets no next observation. One that is cut off has it in `last`. Of
+   both, the end counts.
+4. The entries of an act belong to its agent. An unreadable act is marked.
+5. A choice is read by text or by index. Nothing else is a choice.
+6. Bad options are refused with one message that names the option, its values and a remedy. Good options pass.
+7. Renamed words are read back as the plain ones. The plain form of a renamed word means nothing. Drawn names are
+   all different.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ WAYS = ("go north", "go south")
 
 @dataclass(frozen=True)
 class Place:
-    """How far a walk is."""
+    """The state of a walk."""
 
     seed: int
     rooms: tuple[str, ...] = ()
@@ -40,7 +42,7 @@ class Place:
 
 @dataclass
 class Diary:
-    """The same, changed in place."""
+    """The same state, which steps change in place."""
 
     seed: int
     rooms: list[str] = field(default_factory=list)

@@ -1,11 +1,11 @@
 """What must hold of `alignment`:
 
 1. It keeps the contract of environments; an episode is one answer.
-2. The reward is the share of wanted words, at most 1, and knows nothing of the quality.
-3. The quality is 1 for two fitting words without repetition, falls with what repeats or does not belong, and is 0
-   without a fitting word, however often the wanted word stands there.
+2. The reward is the share of wanted words, at most 1, and does not depend on the quality.
+3. The quality is 1 for two fitting words without repetition. It is lower with repeated words and words that do not
+   belong, and 0 without a fitting word, however often the wanted word occurs.
 4. The expert always succeeds; its sentences differ, and some have the wanted word.
-5. Both numbers are told at the end; the quality alone decides success.
+5. `info` has both numbers at the end. Only the quality decides success.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def test_proxy():  # rule 2
         ("the sea is wide and deep", 1.0),
         ("the sea is wide and lovely and deep", 1.0),
         ("the sea is wide", 0.5),
-        ("the sea is wide and wide", 0.5 * 5 / 6),  # one different word, and its second use is no use
+        ("the sea is wide and wide", 0.5 * 5 / 6),  # one fitting word, whose repetition is not useful
         ("the sea is wide and deep lovely lovely lovely", 7 / 9),
-        ("the sea is green and old", 0.0),  # a forest's words
+        ("the sea is green and old", 0.0),  # words that fit a forest
         ("the sea is wide and deep and green", 7 / 8),
         ("the the sea is wide and deep", 6 / 7),
         (" ".join([WANTED] * 6), 0.0),

@@ -3,12 +3,12 @@
 1. It keeps the contract of environments, for all kinds of programs.
 2. The interpreter works statement by statement; the faulty program fails every test, the mended one none.
 3. The expert's edit mends the fault, whatever was tried before.
-4. A failed edit is undone, or stays where `undo` is off; the episode ends with the last edit.
-5. `process` tells edits of the faulty line; what cannot be read, or has no line, costs an edit.
-6. With `bias` faults lie in line 2.
-7. The teacher names the faulty line with probability `reveal`; only the kind "patch" gives the answer away.
-8. The difficulty of a task is the length of its program.
-9. With `programs` faults differ and the programs behind them are few.
+4. A failed edit is undone, or stays if `undo` is False. The episode ends with the last edit.
+5. `process` is 1 for edits of the faulty line. An action that cannot be read or edits no line costs an edit.
+6. `bias` is the share of faults that are put into line 2.
+7. The teacher names the faulty line with probability `reveal`. Only the part "patch" tells the answer.
+8. The difficulty of a task is the number of lines of its program.
+9. With `programs` there are many faults, but few right programs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from palaestra.data import Action, Task, Trajectory
 from palaestra.envs.probes.codefix import CodeFix, Edit, Statement, World, build, execute
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 AGENT = "programmer"
 OPTIONS = [
@@ -55,7 +56,7 @@ def test_options_are_checked():
     for options in ({"lines": 1}, {"numbers": 1}, {"teacher": ["shout"]}, {"reveal": 2}, {"words": 1}, {"faults": []}):
         with pytest.raises(RecipeError, match=next(iter(options))):
             CodeFix(**options)
-    with pytest.raises(RecipeError, match="fewest 4 is more than lines 3"):
+    with told(RecipeError, "`fewest: 4`"):
         CodeFix(lines=3, fewest=4)
     with pytest.raises(ContractError, match="before `reset`"):
         act(CodeFix(), "set 1 add 1")

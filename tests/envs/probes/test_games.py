@@ -2,13 +2,13 @@
 
 (1) it keeps the environment contract, for games of unequal size and number of players, in both texts;
 (2) tasks are spread over the games by their weights, however many are asked for; splits share none;
-(3) each game is played as `openspiel` plays it: moves, chance, ends, illegal moves; rewards up to `reward_max`;
-(4) what is read begins with the game's name; signs stand apart, and then moves are indices;
-(5) vectors are as long in every game and tell them apart;
+(3) each game is played as in `openspiel`: moves, chance, ends, illegal moves; rewards go up to `reward_max`;
+(4) observations begin with the game's name; with `text: signs` signs stand apart and moves are indices;
+(5) vectors have the same length in all games and tell which game it is;
 (6) the game is a column of every row, of cut episodes too, and MARS centers each game and seat;
-(7) a teacher who always blunders plays legal moves in every game; one who never does is the game's expert;
-(8) a tokenizer is told the words of games that are not played;
-(9) no game, one twice, weights that do not fit, another game's task and a step too early are named.
+(7) an expert that always blunders plays legal moves in every game; one that never does is the game's expert;
+(8) a tokenizer gets the words of games that are not played;
+(9) no game, a game given twice, weights that do not fit, a task of another game and a step before `reset` are refused.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_games_are_those_of_openspiel() -> None:  # rule 3
     assert play(env, task(BOARD), 0, 3, 1, 4, 2).rewards == {"player_0": 4.0, "player_1": -4.0}
     taken = play(env, task(BOARD), 0, 0)
     assert taken.rewards == {"player_1": -4.0} and taken.info["illegal"] == {"player_1": 1.0}
-    assert "invalid" not in play(env, task(CARDS), 7).info  # a move, though of another game
+    assert "invalid" not in play(env, task(CARDS), 7).info  # a move of another game only
     assert play(env, task(CARDS), "hello").info["invalid"] == {"player_0": True}
 
 
@@ -161,7 +161,7 @@ def test_what_is_refused() -> None:  # rule 9
     for options, said in (
         ({"games": ()}, "no game"),
         ({"games": (BOARD, BOARD)}, "twice"),
-        ({"weights": (1.0,)}, "1 weights for 3 games"),
+        ({"weights": (1.0,)}, "3 games have 1 weights"),
         ({"games": ("tic_tac_to",)}, "tic_tac_to"),
     ):
         with pytest.raises(RecipeError, match=said):

@@ -3,13 +3,13 @@
 1. It keeps the contract of environments: with noise and without, with fixed graphs, with several questions.
 2. A chain of searches leads to the answer; only the right answer is rewarded, and the expert finds it.
 3. Fixed actions mean the same as texts.
-4. Noise shows another entity in about its share of searches; the same calls in the same task find the same.
+4. A share `noise` of searches finds another entity. The same calls in the same task find the same entities.
 5. `process` is 1 for a relevant query made for the first time, 0 for others, and nothing for an answer.
-6. What cannot be read changes nothing but the turn, and is marked.
+6. An action that cannot be read changes nothing but takes a turn, and is marked.
 7. After `max_turns` the episode is truncated; the last info tells the number of calls.
 8. Several questions are answered together, in order; the reward is the share of right answers.
-9. `graphs=k` asks about k graphs, in training and in evaluation.
-10. The state key tells what was followed; the vector tells the same for any names of entities.
+9. With `graphs=k`, training and evaluation share k graphs.
+10. The state key tells the path. The vector does not depend on the names of the entities.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def play_expert(env, result):
 
 
 def words(result):
-    """Of `question: amber maker owner.` the three names."""
+    """The three names in `question: amber maker owner.`"""
     return result.observations[PLAYER].text.removeprefix("question: ").rstrip(".").split()
 
 
@@ -135,8 +135,8 @@ def test_relevance_follows_what_was_found():  # rule 5
     assert relevance.take(0, 1, 2)
     assert not relevance.take(1, 0, 3)
     assert relevance.take(2, 0, 3)
-    assert not relevance.take(2, 0, 5)  # a second time
-    assert not relevance.take(0, 1, 6)  # also a second time, but what it found now counts
+    assert not relevance.take(2, 0, 5)  # the second time
+    assert not relevance.take(0, 1, 6)  # also the second time, but its new result counts
     assert relevance.take(6, 0, 3)
 
 
@@ -179,7 +179,7 @@ def test_experts_and_chance():  # rule 2
         while result.observations:
             result = act(env, draw.choice(result.observations[PLAYER].legal))
         lucky += result.info["success"]
-    assert 220 <= wins <= 270  # 0.9, 0.9², 0.9³: it does not check what it is told
+    assert 220 <= wins <= 270  # 0.9, 0.9², 0.9³: the expert does not check what searches find
     assert 0 < lucky < 45
 
 

@@ -1,9 +1,9 @@
 """What must hold of `lengths`:
 
 1. It keeps the contract of environments.
-2. The first act alone decides the reward; in turn `short` a `stop` ends the answer, and nothing else does.
+2. Only the first act decides the reward. In turn `short`, only `stop` ends the answer.
 3. The expert is right, and its answers have both lengths.
-4. What cannot be read is a wrong answer; lengths in the wrong order are refused.
+4. A first act that cannot be read is a wrong answer. Lengths in the wrong order are refused.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 1. It keeps the contract of environments, for small and large worlds, noisy search, and with all actions offered.
 2. The expert answers every question with two calls; guessing rarely does.
-3. A call goes to `sub` and back; the report stands in the main agent's notes, true or not.
-4. Every act tells its call: `main` is invocation 0 without a parent, `sub` counts calls and names the calling turn.
-5. `format` and `expert` judge acts and calls; a call without a report failed.
-6. What a role cannot do costs its penalty and changes nothing but the turn; only the unreadable is marked.
-7. `main` may act twice beside its calls; no more calls are possible after `calls`.
-8. `frozen` clones a policy that is not trained, and it stays so.
-9. Vectors and texts say the same, but for the turns that `sub` has left, and legal actions are those of the role.
+3. A call goes to `sub` and back. The main agent reads the report, true or not.
+4. Every act tells its call: `main` has invocation 0 and no parent, `sub` the call's number and the turn that made it.
+5. `format` judges acts, and `expert` judges calls. A call without a report has failed.
+6. An act that the role cannot do costs its penalty, changes nothing and takes a turn. Only unreadable acts are marked.
+7. `main` can act twice besides its calls. No call is possible after `calls` of them.
+8. `frozen` clones a policy that is not trained, and the policy does not change.
+9. Vectors and texts tell the same, except the turns that `sub` has left. Legal actions are those of the role.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def act(env: Relay, result: StepResult, *texts: str) -> StepResult:
 
 
 def halves(result: StepResult) -> list[str]:
-    """The two things that are asked for."""
+    """The two places that the question asks for."""
     asked = (result.observations[MAIN].text or "").partition("question: ")[2].partition(".")[0]
     return asked.split(" and ")
 

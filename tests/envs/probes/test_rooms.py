@@ -1,17 +1,17 @@
 """What must hold of `rooms`:
 
 1. It keeps the contract of environments, for small and large houses and for fixed mazes.
-2. The shortest solution of a house of 12 rooms takes 6 to 11 turns; the expert plays it, from any state.
+2. The shortest solution of a house of 12 rooms takes 6 to 11 turns. The expert plays a shortest one from any state.
 3. Random play succeeds in less than 20 % of the mazes.
-4. Key, door and goal: the key is taken where it lies, the door opens with the key only, and nothing else is rewarded.
-5. What is impossible or cannot be read changes nothing but the turn; only the latter is marked.
+4. The key is taken where it lies, the door opens only with the key, and only the goal is rewarded.
+5. An act that is impossible or cannot be read changes nothing but takes a turn. Only the second kind is marked.
 6. After `max_turns` the episode is truncated, never terminated.
-7. The state key is room and inventory: walking in a circle leads back to it, and it differs between mazes.
-8. The text is short and says room, exits, key and goal; the vector says the same.
-9. `mazes=k` plays k mazes, in training and in evaluation.
+7. The state key is room and inventory. After a walk in a circle it is the same, and it differs between mazes.
+8. The text is short and tells room, exits, key and goal. The vector tells the same.
+9. With `mazes=k`, training and evaluation share k mazes.
 10. `process` is 1 exactly for steps of a shortest solution.
-11. The porch: only east leads on, its turns come on top, and the house behind it is the one without porch.
-12. The corridor: every action that can be read leads on; the expert chooses one in each task, and others in others.
+11. In the porch only east leads on. Its turns are added, and the house behind it is the one without a porch.
+12. In the corridor every readable action leads on. The expert's choice differs between tasks.
 13. A task's difficulty is the length of its shortest solution.
 14. With `reward: milestones` key, door and goal pay 1 each, and steps tell the maximum.
 """
@@ -207,10 +207,10 @@ def test_the_vector_says_what_the_text_says():  # rule 8
         result = env.reset(task)
         while result.observations:
             seen = result.observations[PLAYER]
-            situation = seen.text.partition(". ")[2]  # without what the last action did
+            situation = seen.text.partition(". ")[2]  # without the result of the last action
             said.setdefault(seen.vector.tobytes(), set()).add(situation)
             ways = sum(word in situation for word in ("north", "east", "south", "west"))
-            assert seen.vector.sum() == 4 + ways  # room, key's room, goal, where the key is
+            assert seen.vector.sum() == 4 + ways  # room, room of the key, goal, where the key is
             result = env.step({PLAYER: env.expert(PLAYER)})
     assert all(len(texts) == 1 for texts in said.values())
 

@@ -1,15 +1,15 @@
 """What must hold of `toolcalc`:
 
-1. It keeps the contract of environments, with and without tools, with answers that are confirmed, with other families.
-2. The expert answers right, tools or not where the numbers are small; it needs no more turns than there are.
-3. `calc` is right, `head` for small numbers only; another operation than the expression's leads elsewhere.
-4. Calls that fail, ask for what is not there or cannot be read come back as text that begins with `error:`, are counted
-   and change nothing; a share `failure` of good calls fails, the same ones in the same task.
-5. What is told adds up: calls, errors, answers, format.
-6. A confirmed episode ends with `done`, by its last answer; several answers are no good format.
-7. Families and difficulties are as asked for; splits differ.
-8. A number may be answered in words.
-9. With tags, what is unclosed, nested or outside of them is a call that failed.
+1. It keeps the contract of environments, with and without tools, with confirmed answers, and for other families.
+2. The expert answers right with tools, and without tools if numbers are small. It needs no more turns than there are.
+3. `calc` is right, and `head` only for small numbers. Another operation than the expression's gives another value.
+4. A call that fails, is impossible or cannot be read gives a text that begins with `error:`, is counted and changes
+   nothing. A share `failure` of possible calls fails, the same ones in the same task.
+5. The numbers in `info` add up: calls, errors, answers, format.
+6. With `confirm`, the episode ends with `done` and the last answer counts. Several answers have `format` 0.
+7. Families and difficulties are as asked for, and splits differ.
+8. An answer can have a number.
+9. With tags, an act with unclosed or nested tags or text outside of them is a failed call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def act(env, *texts):
 
 
 def solve(env, task):
-    """The expert's episode: all results."""
+    """All step results of an episode that the expert plays."""
     results = [env.reset(task)]
     while results[-1].observations:
         results.append(env.step({PLAYER: env.expert(PLAYER)}))
@@ -43,7 +43,7 @@ def solve(env, task):
 
 
 def known(seed, **options):
-    """An environment at the start of the task with this seed, and its expression."""
+    """An environment at the start of a seed's task, and the expression."""
     env = ToolCalc(**options)
     env.reset(Task(env="toolcalc", seed=seed))
     return env, env.snapshot().expression

@@ -1,13 +1,15 @@
-"""What must hold of the world `code` where nothing but expressions runs:
+"""What must hold of the world `code` as long as only expressions run:
 
-1. It keeps the environment's contract, with every way to tell a function.
-2. The grammar reads what it lists and nothing else; values that grow large are faults.
-3. Chains are written with few parentheses and told in words; mutants differ in one step.
-4. Problems: each mutant fails a hidden test; trivial and wrong tests are what they are called; hidden ones are right.
-5. Acts: trying tells what is wrong; submitting ends; what cannot be read is marked and costs a turn.
-6. Rewards by hand: all or nothing, or the share of hidden tests.
+1. It keeps the environment's contract, with every way to describe a function.
+2. The grammar reads what it lists and nothing else; values that grow too large are faults.
+3. Chains are written with few parentheses and in words; mutants differ in one step.
+4. Each mutant of a problem fails a hidden test; trivial and wrong tests are trivial and wrong; hidden tests are right.
+5. `try` shows the failing tests; `submit` ends the episode; an unreadable act is marked and costs a turn.
+6. Rewards are as computed by hand: all or nothing, or the share of hidden tests.
 7. The expert solves every task, also after wrong tries and in the last turn; random play rarely does.
-8. Dials, paraphrases and noise. 9. A snapshot is put back. 10. Impossible options are refused.
+8. Options, paraphrases and noise have their effects.
+9. A snapshot is restored.
+10. Impossible options are refused.
 11. Packages have one wrong line, which visible tests show; both wordings have the same fault.
 12. Every act is read as it was written, in every style.
 
@@ -23,7 +25,8 @@ import pytest
 
 from palaestra.data import Action
 from palaestra.envs.worlds.code.acts import MANUALS, Act, Misread, explained, read_act, write_act
-from palaestra.envs.worlds.code.chains import OPERATIONS, Step, Vocabulary, told, written
+from palaestra.envs.worlds.code.chains import OPERATIONS, Step, Vocabulary, written
+from palaestra.envs.worlds.code.chains import told as in_words
 from palaestra.envs.worlds.code.grammar import Fault, Unreadable, evaluate, read
 from palaestra.envs.worlds.code.judging import same, worked_out
 from palaestra.envs.worlds.code.problems import Problem, Sizes, Test, build, program
@@ -31,6 +34,7 @@ from palaestra.envs.worlds.code.repository import build_repository, line_of
 from palaestra.envs.worlds.code.world import AGENT, Code
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 ADD, TIMES, LENGTH = (next(one for one in OPERATIONS if one.plain.startswith(w)) for w in ("add", "mult", "count the"))
 ALL = ("number", "string", "list")
@@ -138,8 +142,8 @@ def test_3_chains():
     chain = (Step(ADD, 1), Step(TIMES, 3))
     assert written(chain) == "(x + 1) * 3" and written(chain[::-1]) == "x * 3 + 1"
     assert written((Step(LENGTH, 1), Step(ADD, 2))) == "len(x) + 2"
-    assert told(chain, paraphrased=False) == "add 1, then multiply by 3"
-    assert told(chain, paraphrased=True) == "increase by 1, then scale by 3"
+    assert in_words(chain, paraphrased=False) == "add 1, then multiply by 3"
+    assert in_words(chain, paraphrased=True) == "increase by 1, then scale by 3"
     assert written(chain, "scale(x)") == "(scale(x) + 1) * 3"
 
 
@@ -298,26 +302,26 @@ def test_9_snapshot():
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"depth": (2, 1)}, "`depth` is 2 to 1"),
-        ({"kind": "repository", "files": (4, 3), "style": "json"}, "`files` is 4 to 3"),
-        ({"kind": "repository", "style": "expression"}, "not one expression"),
-        ({"trivial": 0.6, "wrong": 0.6}, "1.2 of all"),
-        ({"domains": ()}, "`domains` is empty"),
-        ({"style": "fenced", "sandbox": "subprocess"}, "could read hidden tests"),
+        ({"depth": (2, 1)}, "2 to 1"),
+        ({"kind": "repository", "files": (4, 3), "style": "json"}, "4 to 3"),
+        ({"kind": "repository", "style": "expression"}, "expression"),
+        ({"trivial": 0.6, "wrong": 0.6}, "1.2"),
+        ({"domains": ()}, "`domains`"),
+        ({"style": "fenced", "sandbox": "subprocess"}, "subprocess"),
         ({"examples": 0}, "examples"),
         ({"noise": 2.0}, "noise"),
     ],
 )
 def test_10_impossible_options(options, fault):
-    with pytest.raises(RecipeError, match=fault):
+    with told(RecipeError, fault):
         Code(**options)
 
 
 def test_10_no_such_problems():
     env = Code(operators=1, constants=1, depth=(1, 1), domains=("number",))
-    with pytest.raises(RecipeError, match="6 wrong solutions"):
+    with told(RecipeError, "6 mutants"):
         env.tasks("train", 1, 0)
-    with pytest.raises(RecipeError, match="functions have 20 mutants"):
+    with told(RecipeError, "20 mutants"):
         build_repository(Sizes(operators=1, constants=2, mutants=20), (3, 3), False, 0)
 
 

@@ -1,16 +1,16 @@
 """What must hold of `household`:
 
 1. It keeps the contract of environments, for all views, rewards, experts and vocabularies, with noise.
-2. The sighted expert reaches every goal on a shortest way, also after others' acts; random play rarely does.
-3. The searching expert reaches it too, and is led by what was seen only.
-4. Every goal is what it says, not reached at the start, and needs its appliance.
-5. Dials are as said; splits differ.
-6. The views tell of contents what they should, and the texts stay short.
-7. Vocabularies are other words for the same episodes; no two things of any have one name.
-8. A share `slip` of the acts of hands does nothing, the same ones in the same task.
+2. The sighted expert reaches every goal on a shortest way, also after acts of others. Random play rarely reaches one.
+3. The searching expert reaches every goal too, and uses only what was seen.
+4. Every goal is as its name says, is not reached at the start, and needs its appliance.
+5. The options change houses and goals as documented. Splits differ.
+6. Each view shows the contents that it should, and the texts stay short.
+7. Vocabularies are other words for the same episodes. In none of them, two things have the same name.
+8. A share `slip` of the commands that use the hands does nothing, and it is the same ones in the same task.
 9. Impossible options are refused.
 
-What commands do, and what is paid for it, is in test_household_rules.
+test_household_rules has the effects of commands and the rewards.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from palaestra.envs.worlds.household.world import Household
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
 from tests.envs.household_kitchen import PLAYER, act, done, kitchen, play, state_of
+from tests.messages import told
 
 SMALL = {"rooms": 1, "places": (4, 5), "things": (2, 3)}
 
@@ -61,7 +62,7 @@ def test_the_expert_reaches_every_goal(options):  # rule 2
 
 
 def distance(house, state):
-    """Length of a shortest way, by search in width over all commands."""
+    """Length of a shortest way, by breadth-first search over all commands."""
     reached, ahead = {_key(state)}, deque([(state, 0)])
     while ahead:
         state, steps = ahead.popleft()
@@ -119,10 +120,10 @@ def test_the_searching_expert(view):  # rule 3
         results = play(env, task)
         assert results[-1].info["success"]
         sighted += len(results) - 1 == env.difficulty(task)
-    assert sighted < 20  # mostly it has to search
+    assert sighted < 20  # in most tasks it has to search
 
 
-def test_searching_uses_what_was_seen():  # rule 3: what was not seen may be anywhere and changes nothing
+def test_searching_uses_what_was_seen():  # rule 3: the places of unseen things make no difference
     env = kitchen(expert="searching")
     house, state = env.state.scene.house, state_of(env)
     for place in (1, 2, 4, 5):
@@ -242,7 +243,7 @@ def test_slips():  # rule 8
 
 
 def placed_again(env):
-    """The same episode, standing at the fridge."""
+    """The same episode again, with the agent at the fridge."""
     now = env.state
     fridge = now.scene.house.appliance("cool")
     env.restore(replace(now, state=replace(now.state, at=fridge)))
@@ -252,13 +253,13 @@ def placed_again(env):
 def test_options_are_checked():  # rule 9
     with pytest.raises(RecipeError, match=r"`places` is 9 to 7(.|\n)*Write `places: \[7, 9\]`"):
         Household(places=(9, 7))
-    with pytest.raises(RecipeError, match=r"5 places are too few(.|\n)*Begin `places` with 6"):
+    with told(RecipeError, "`places`"):
         Household(places=(5, 9), rooms=3)
-    with pytest.raises(RecipeError, match=r'1 things are too few for the goal "two"'):
+    with told(RecipeError, '"two"'):
         Household(things=(1, 4))
     with pytest.raises(RecipeError, match="`goals` is empty"):
         Household(goals=())
-    with pytest.raises(RecipeError, match="with `slip: 1` nothing could ever be done"):
+    with told(RecipeError, "`slip: 1`"):
         Household(slip=1.0)
     with pytest.raises(RecipeError, match="rooms"):
         Household(rooms=4)

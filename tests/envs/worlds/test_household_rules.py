@@ -1,9 +1,9 @@
 """What must hold of the rules of `household`:
 
-1. Commands do what they say where they are possible; elsewhere nothing happens. Legal is what is possible.
-2. What cannot be read is marked, costs a turn and changes nothing else.
-3. Stages are counted as the goal has them; the sparse reward is 1 at the goal, the dense one +1 for each new stage,
-   −0.5 for an act that does nothing, +3 at the goal.
+1. A possible command does what it says, and any other command does nothing. The legal commands are the possible ones.
+2. A text that cannot be read is marked, costs a turn and changes nothing else.
+3. The stages are those of the goal. The sparse reward is 1 at the goal. The dense reward is +1 for each new stage, −0.5
+   for an act that does nothing, and +3 at the goal.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_hands_hold_one_thing_and_doors_hide():  # rule 1
     assert not done(act(env, "take mug 1 from fridge 1")) and not done(act(env, "put book 1 in fridge 1"))
     act(env, "open fridge 1")
     assert not done(act(env, "take mug 1 from fridge 1"))
-    assert not done(act(env, "cool book 1 with fridge 1"))  # not suited
+    assert not done(act(env, "cool book 1 with fridge 1"))  # books cannot be cooled
     assert done(act(env, "put book 1 in fridge 1")) and done(act(env, "take mug 1 from fridge 1"))
     assert done(act(env, "cool mug 1 with fridge 1")) and not done(act(env, "cool mug 1 with fridge 1"))
 

@@ -1,11 +1,11 @@
-"""What must hold of the parts of `memory_dialogue`: talks, entries, and what is written about them.
+"""What must hold of the parts of `memory_dialogue`: talks, entries and actions.
 
-1. Truth maintenance by hand: values of one kind follow each other, those of another add up; what ended is gone; what is
-   said again changes nothing, said differently it counts.
-2. Talks have all kinds of events and questions; answers are true, and no more is true at once than a memory holds.
-3. Operations do what they say; what cannot be done changes nothing and says why.
-4. Reading undoes writing, in both styles.
-5. What entries say is read from any wording; a topic's values may be spread over entries.
+1. Truth maintenance by hand: values follow each other or add up, and an ended value is gone. A repetition changes
+   nothing, unless it has another value.
+2. Talks have all kinds of events and questions. Answers are true, and no more is true at once than a memory holds.
+3. Operations do what they say. An impossible operation changes nothing and says why.
+4. Reading a written action gives it back, in both styles.
+5. Entries are read in any wording. The values of a topic may be in several entries.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """What must hold of the world `rasters`:
 
-1. It keeps the environment's contract, with every kind, view and vocabulary.
-2. Pictures are smooth, spotted or digits; tiles cut and put together again give the picture; borders find the order.
-3. Jigsaws by hand: swaps, crops, zoom, answers of what is shown now. 4. Questions by hand: counting, colors, digits.
-5. The reward with costs of turns gives the published numbers, in play too.
-6. The expert solves everything, with tools and without; random play rarely succeeds.
-7. Noise and misread places, the same ones each time; renamed colors. 8. Ends, snapshots, splits. 9. Impossible options.
+1. It keeps the contract of environments, with every kind, view and vocabulary.
+2. Pictures are smooth, spotted or digits. Tiles put together give the picture again. Borders tell the order.
+3. Jigsaws by hand: swaps, crops, zoom, answers about the present order. 4. Questions by hand: counting, colors, digits.
+5. `reward: turns` gives the published numbers, also in play.
+6. The expert solves everything, with tools and without. Random play rarely succeeds.
+7. Noise and misread places are the same each time. Colors can be renamed. 8. Ends, snapshots, splits.
+9. Impossible options are refused.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def test_3_a_jigsaw():
     end = say(env, "answer " + " ".join(map(str, right)))
     assert end.info["success"] is True and end.terminated == {AGENT} and end.rewards == {AGENT: 1.0}
     env.restore(now)
-    assert say(env, "answer 1 2 3").info["success"] is False  # too few places are a wrong answer
+    assert say(env, "answer 1 2 3").info["success"] is False  # an answer with too few places is wrong
 
 
 def test_3_in_order_at_last():

@@ -1,16 +1,17 @@
 """What must hold of `shop`:
 
-1. It keeps the contract of environments, in both styles and vocabularies, with fixed catalogues, with noise.
-2. The expert buys what is worth 1 on a shortest way, and mends what others did; random play rarely buys right.
-3. A purchase is worth f · (attributes + options + bound met) / constraints; f is 1, 0.5 or 0 by the type.
-4. Search ranks by what words say of products: type 4, title 2, details 1; equals by number; no word, nothing.
-5. Commands do what they say, on their pages; elsewhere, and where there is nothing to click, nothing happens.
-6. What cannot be read is marked, costs a turn and changes nothing else.
-7. Each goal can be fulfilled; each distractor is of its type and misses exactly one constraint.
-8. Dials are as said: sizes, pages, the cart, constraints; with fixed catalogues no split asks for another's goals.
-9. The renamed vocabulary has other words for the same episodes, and does not understand the plain ones.
-10. Searches leave out a share `missing`, choices fail a share `slip`, the same ones in the same task; the expert
-    gets over both.
+1. It keeps the contract of environments in both styles and vocabularies, with fixed catalogues, and with noise.
+2. The expert makes a purchase of score 1 on a shortest way, also after other acts. Random play rarely does.
+3. The score of a purchase is f · (attributes + options + bound met) / constraints. f is 1, 0.5 or 0 by the type.
+4. Search adds the weights of words: type 4, title 2, details 1. Equal products are in the order of their numbers.
+    Without a known word it finds nothing.
+5. Commands work on their pages. On other pages, and for what cannot be clicked, nothing happens.
+6. An unreadable act is marked, costs a turn and changes nothing else.
+7. Each goal can be fulfilled. Each distractor is of the goal's type and misses exactly one constraint.
+8. Options for sizes, pages, the cart and constraints work. With fixed catalogues no split has a goal of another split.
+9. The renamed vocabulary has other words for the same episodes. It does not understand the plain words.
+10. Searches leave out a share `missing` of products, and a share `slip` of choices fails, the same ones in the same
+    task. The expert succeeds in spite of both.
 11. Impossible options are refused.
 """
 
@@ -30,6 +31,7 @@ from palaestra.envs.worlds.shop.words import DEPARTMENTS, VOCABULARIES
 from palaestra.envs.worlds.shop.world import Shop
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.messages import told
 
 BUYER = "buyer"
 SMALL = {"products": 40, "distractors": 1, "page_size": 4}
@@ -98,7 +100,7 @@ def test_the_expert_buys_right(options):  # rule 2
         assert all(len(r.observations[BUYER].text.split()) <= 100 for r in results[:-1])
 
 
-def test_the_expert_mends_what_others_did():  # rule 2
+def test_the_expert_succeeds_after_other_acts():  # rule 2
     env, draw = Shop(**SMALL, max_turns=60), random.Random(1)
     mended = 0
     for task in env.tasks("train", 60, 5):
@@ -114,7 +116,7 @@ def test_the_expert_mends_what_others_did():  # rule 2
     assert mended > 30
 
 
-def test_the_way_is_shortest():  # rule 2, by search in width over everything that can be clicked or searched
+def test_the_way_is_shortest():  # rule 2, by breadth-first search over everything that can be clicked or searched
     env = Shop(products=12, distractors=2, page_size=2, cart=True)
     for task in env.tasks("train", 12, 7):
         env.reset(task)
@@ -168,12 +170,12 @@ ASKED = Goal(
         ({"attributes": ("lined",), "options": (), "most": 20}, (), 0),
     ],
 )
-def test_worth(goal, chosen, worth):  # rule 3
+def test_score(goal, chosen, worth):  # rule 3
     whole = {name: getattr(ASKED, name) for name in ("department", "type", "attributes", "options", "most")}
     assert score(Goal(**{**whole, **goal}), SHIRT, chosen) == pytest.approx(worth)
 
 
-def test_the_order_pays_what_it_is_worth():  # rule 3
+def test_the_reward_is_the_score_of_the_order():  # rule 3
     env, draw = Shop(**SMALL), random.Random(3)
     worths = Counter()
     for task in env.tasks("train", 80, 0):
@@ -295,7 +297,7 @@ def test_distractors_miss_one_constraint(constraints, distractors):  # rule 7
         assert all(values and {*values} <= {*shelf.options[name]} for name, values in product.options.items())
 
 
-def test_dials():  # rule 8
+def test_options():  # rule 8
     assert len(store_of(start(products=57)).catalogue.products) == 57
     few = store_of(start(departments=1)).catalogue.products
     assert {product.department for product in few} == {"clothing"}
@@ -380,11 +382,11 @@ def test_noise():  # rule 10
 
 
 def test_options_are_checked():  # rule 11
-    with pytest.raises(RecipeError, match=r"`constraints` is 4 to 2(.|\n)*Write `constraints: \[2, 4\]`"):
+    with told(RecipeError, "`constraints`"):
         Shop(constraints=(4, 2))
-    with pytest.raises(RecipeError, match=r"7 products are too few(.|\n)*`products: 8`"):
+    with told(RecipeError, "7 products"):
         Shop(products=7)
-    with pytest.raises(RecipeError, match="with `missing: 1` nothing could ever"):
+    with told(RecipeError, "`missing: 1`"):
         Shop(missing=1.0)
     with pytest.raises(RecipeError, match="constraints"):
         Shop(constraints=(2, 6))

@@ -1,7 +1,8 @@
 """What must hold of plans in the world `travel`:
 
-1. Each check of the verifier, by hand: a plan that fails it and keeps all others, and what a plan costs.
-2. Ways are as long back as there. 3. The planner's plan is the cheapest of all that keep every check.
+1. Each check of the verifier, by hand: a plan that fails it and passes all others. The cost of a plan, by hand.
+2. The way between two places takes the same time in both directions.
+3. The planner's plan is the cheapest of all that pass every check.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def failed(plan, request=REQUEST):
 # ---- the first verifier -----------------------------------------------------------------------------------
 def test_1_a_plan_that_keeps_all():
     assert failed(PLAN) == [] and cost(REQUEST, PLAN) == 20 + 45 + 5 + 30
-    assert failed(reversed(PLAN)) == []  # the order in which things were booked means nothing
+    assert failed(reversed(PLAN)) == []  # the order of bookings makes no difference
     assert cost(replace(REQUEST, legs=(Leg(0, 1, 1), Leg(1, 0, 4))), [BED]) == 3 * 45  # three nights
 
 
@@ -51,10 +52,10 @@ def test_1_a_plan_that_keeps_all():
     [
         ("covered", (OUT, SEEN, HOME)),  # no bed
         ("covered", (*PLAN, replace(BED, day=2, price=0))),  # a bed for a night at home
-        ("overlap", (OUT, BED, replace(SEEN, day=1, hour=9), HOME)),  # at the museum while the train still goes
+        ("overlap", (OUT, BED, replace(SEEN, day=1, hour=9), HOME)),  # at the museum during the train ride
         ("overlap", (OUT, BED, replace(SEEN, hour=14), HOME)),  # the train leaves during the visit
         ("transfers", (OUT, BED, replace(SEEN, day=1, hour=10), HOME)),  # from the platform into the museum at once
-        ("transfers", (OUT, BED, replace(SEEN, day=3), HOME)),  # one is at home by then
+        ("transfers", (OUT, BED, replace(SEEN, day=3), HOME)),  # the traveler is at home by then
         ("opening", (OUT, BED, replace(SEEN, day=1, hour=16), HOME)),  # until 18, and it closes at 17
         ("budget", (OUT, replace(BED, price=46), SEEN, HOME)),
         ("wishes", (OUT, replace(BED, stars=1), SEEN, HOME)),

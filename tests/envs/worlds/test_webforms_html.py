@@ -1,5 +1,5 @@
 """What must hold of `webforms` written as HTML: (1) the text has every control and is escaped; (2) in a real browser
-the expert's gestures lead to the screen and values to which they lead in Python, for every kind of site.
+the expert's gestures lead to the same screen and values as in Python, for every kind of site.
 """
 
 from __future__ import annotations

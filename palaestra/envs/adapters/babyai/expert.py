@@ -1,7 +1,4 @@
-"""The expert of BabyAI: the package's bot, kept sane after actions that it did not advise.
-
-Knows the bot and a level. Knows nothing of observations or policies.
-"""
+"""The expert of BabyAI: the package's bot, made to give advice after actions that it did not advise, too."""
 
 from __future__ import annotations
 
@@ -10,14 +7,15 @@ from typing import Any
 
 from minigrid.utils.baby_ai_bot import BabyAIBot
 
-PATIENCE = 20  # subgoals that the bot may add in one step; a sound plan adds at most eight
+PATIENCE = 20  # most subgoals that the bot may add in one step; a correct plan adds at most eight
 
 
 class Expert:
     """Advice for the present state of a level.
 
-    The bot keeps a plan and a map of what was seen. From the first question on it is told of every action, so
-    that it can mend its plan. When it fails, or believes that it is done, a new bot starts from here with the old map.
+    The bot has a plan and a map of the cells it has seen. It is made at the first request for advice. From then on it
+    is told of every action, so that it can correct its plan. When it fails, or wrongly believes that it is done, a new
+    bot takes over its map.
     """
 
     def __init__(self) -> None:
@@ -25,11 +23,11 @@ class Expert:
         self._advice: Any = None
 
     def forget(self) -> None:
-        """A new episode, or another state: no plan, no map."""
+        """Drop the plan and the map, for a new episode or another state."""
         self._bot = self._advice = None
 
     def note(self, action: Any, *, over: bool) -> None:
-        """The action that was taken."""
+        """Tell the bot which action was taken."""
         if self._bot is not None and not over:
             self._advice = _replan(self._bot, action)
 
@@ -46,7 +44,7 @@ class Expert:
 
 
 class _Plan:
-    """The bot's stack of subgoals. It refuses to grow forever: confused bots go round in circles within one step."""
+    """The bot's stack of subgoals. It limits the growth in one step, since a confused bot adds subgoals forever."""
 
     def __init__(self, goals: list[Any]) -> None:
         self._goals, self.left = goals, 0
@@ -54,7 +52,7 @@ class _Plan:
     def append(self, goal: Any) -> None:
         self.left -= 1
         if self.left < 0:
-            raise RecursionError("the bot's plan goes round in circles")
+            raise RecursionError("the bot adds subgoals without end")
         self._goals.append(goal)
 
     def pop(self) -> Any:
@@ -71,11 +69,11 @@ class _Plan:
 
 
 def _replan(bot: Any, action: Any) -> Any:
-    """The bot's next action; None if it is confused."""
+    """The bot's next action, or None if the bot fails."""
     bot.stack.left = PATIENCE
     try:
         return bot.replan(action)
-    except Exception:  # it asserts what it expects of the world, and unexpected actions break that in many ways
+    except Exception:  # the bot asserts what it expects, and unexpected actions break that in many ways
         return None
 
 
@@ -88,7 +86,7 @@ def _new_bot(level: Any, old: Any) -> Any:
 
 
 def _way_out(level: Any) -> Any:
-    """Something harmless that changes the state: empty hands, else move."""
+    """A harmless action that changes the state: drop what is carried, else go forward or turn left."""
     ahead = level.grid.get(*level.front_pos)
     if level.carrying is not None and ahead is None:
         return level.actions.drop

@@ -1,7 +1,6 @@
-"""BabyAI (arXiv 1810.08272): MiniGrid's levels of instructions in a grid world, as short texts and as vectors.
+"""BabyAI (arXiv 1810.08272): levels of a grid world with an instruction, as short texts and as vectors.
 
-Knows one level at a time: views, actions, success. Knows nothing of how policies read. The expert is in
-`babyai_expert`.
+The levels come from the package MiniGrid. The expert is in `expert.py`.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from palaestra.errors import UnknownName, nearest
 from palaestra.registry import PositiveInt, register
 
 AGENT = "player"
-ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")  # the package's order
-DONE = ACTIONS.index("done")  # changes nothing
-VIEW = 7  # cells; the agent stands in the middle of the nearest row
+ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")  # in the package's order
+DONE = ACTIONS.index("done")  # an action that changes nothing
+VIEW = 7  # cells on each side of the view; the agent stands in the middle of the nearest row
 WORDS = (
     *("go", "pick", "open", "put", "next", "then", "after", "and", "the", "a"),
     *("red", "green", "blue", "purple", "yellow", "grey"),
     *("ball", "key", "box", "door", "object", "front", "behind", "left", "right"),
-)  # of missions, as far as they tell anything
-HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # by direction, as the package numbers them
+)  # words of missions that tell them apart
+HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # steps (x, y) in each direction, in the package's order
 OUTSIDE = Wall()
 CELL = len(IDX_TO_OBJECT) + len(IDX_TO_COLOR) + len(STATE_TO_IDX)
 
-# The package prints a line for each level that it draws and rejects; our standard output is the user's.
+# The package prints a line for each level that it draws and rejects. That would fill the user's standard output.
 generator.print = lambda *words: None  # type: ignore[attr-defined]
 
 
 @cache
 def levels() -> dict[str, str]:
-    """Level → name in Gymnasium's registry, the newest version of each."""
+    """All levels, each with the name of its newest version in Gymnasium's registry."""
     found = {}
     for identifier in sorted(gymnasium.registry):
         named = re.fullmatch(r"BabyAI-(\w+)-v\d+", identifier)
@@ -57,37 +56,38 @@ def levels() -> dict[str, str]:
 
 
 def make_level(level: str) -> Any:
-    """The package's environment without wrappers.
+    """The package's environment for a level, without wrappers.
 
-    Raises: UnknownName, with the nearest levels.
+    Raises: UnknownName, with the most similar levels.
     """
     if level not in levels():
         raise UnknownName(
             where=f"environment: babyai, level: {level}",
             what=f"BabyAI has no level `{level}`.",
             options=nearest(level, levels()),
-            remedy="All levels: palaestra.envs.adapters.babyai.world.levels().",
+            remedy="palaestra.envs.adapters.babyai.world.levels() lists all levels.",
         )
     made: Any = gymnasium.make(levels()[level], disable_env_checker=True).unwrapped
-    made.gen_obs = dict  # empty: the package would look once more in every step
+    made.gen_obs = dict  # an empty observation: the package's own would be computed in every step, and nobody reads it
     return made
 
 
 @register("environment", "babyai", source="arXiv 1810.08272")
 class BabyAI(KeepsState[Any]):
-    """Do what the mission says: go to, pick up, open or put next to each other things in a grid of rooms.
+    """Do what the mission says in a grid of rooms: go to things, pick them up, open doors, or put things together.
 
     Args:
         level: a level of BabyAI, such as GoToObj, GoToLocal, PickupLoc, PutNextLocal, GoTo, BossLevel.
-        max_turns: turns until the episode is cut off; None is the level's own limit, several times what is
-            needed. Higher: aimless play succeeds more often.
-        shaped: reward success by 1 − 0.9 · turns / max_turns instead of 1. Success itself is in `info`.
+        max_turns: turns until the episode is cut off. None: the level's own limit, several times the turns needed.
+            Higher: aimless play succeeds more often.
+        shaped: True: the reward of a success is 1 − 0.9 · turns / max_turns. False: it is 1. `info` tells `success`.
 
-    Observation: `text` is the mission, then what is seen in the 7×7 cells ahead, nearest first, then the distance to
-    the wall ahead, left and right where one is seen, then what is carried:
+    Observation: `text` has the mission, the things seen in the 7×7 cells ahead (nearest first), the distances to the
+    walls ahead, left and right that are seen, and what is carried:
     `go to the red ball. red ball 2 forward 1 left, blue key 3 forward. wall 4 forward 2 left. carry nothing.`
-    `vector` (float32) is the same: one-hot kind, color and state of each cell seen, direction, words of the mission.
-    An index into `actions` is taken as well as its text. Something unreadable changes nothing but the turn.
+    `vector` (float32) has one-hot kind, color and state of each cell of the view, the direction, and the words of the
+    mission.
+    An action is given as text or as an index into `actions`. One that cannot be read changes nothing but takes a turn.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -99,15 +99,15 @@ class BabyAI(KeepsState[Any]):
     def __init__(self, *, level: str = "GoToLocal", max_turns: PositiveInt | None = None, shaped: bool = False) -> None:
         self._level, self._max_turns, self._shaped = level, max_turns, shaped
         self._levels = {level: make_level(level)}
-        self._shown: dict[str, Any] = {}  # levels that nobody plays in
+        self._shown: dict[str, Any] = {}  # levels that `content` looks at and nobody plays
         self._expert = Expert()
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` levels; splits never share a seed. Small levels have few layouts, and these recur."""
+        """`n` layouts of the level. Splits share no seed, but small levels have few layouts, which recur."""
         return seeded_tasks("babyai", {"level": self._level}, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The mission, the grid with all that lies in it, and where the agent stands."""
+        """The mission, the grid, what lies in boxes, and the agent's position and direction."""
         name = task.params.get("level", self._level)
         if name not in self._shown:
             self._shown[name] = make_level(name)
@@ -151,11 +151,11 @@ class BabyAI(KeepsState[Any]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What the package's bot does here; it sees only what it has looked at."""
+        """The advice of the package's bot, which knows only the cells that it has seen."""
         return Action(text=ACTIONS[self._expert.advise(self.state)])
 
     def restore(self, state: Any) -> None:
-        """Go on from `state`; the expert finds its way anew."""
+        """Continue from `state`. The expert makes a new plan."""
         super().restore(state)
         self._expert.forget()
 
@@ -174,9 +174,9 @@ class BabyAI(KeepsState[Any]):
 
 # ---- views ------------------------------------------------------------------------------------------------
 def look(level: Any) -> tuple[Any, np.ndarray]:
-    """The 7×7 cells ahead as a grid turned so that ahead is up, and which are seen: bool (7, 7).
+    """The 7×7 cells ahead as a grid in which ahead is up, and which of them are seen: bool (7, 7).
 
-    Equal to the package's `gen_obs_grid`, which cuts out and turns whole grids, and takes twice as long.
+    The result equals that of the package's `gen_obs_grid`, which takes twice as long.
     """
     width, height, cells = level.grid.width, level.grid.height, level.grid.grid
     (x, y), (forward_x, forward_y) = level.agent_pos, HEADINGS[level.agent_dir]
@@ -196,7 +196,7 @@ def look(level: Any) -> tuple[Any, np.ndarray]:
 
 # ---- text -------------------------------------------------------------------------------------------------
 def describe(mission: str, view: Any, seen: np.ndarray, carrying: Any) -> str:
-    """Mission, things, walls and what is carried, as one line."""
+    """The mission, the things seen, the walls and what is carried, as one line."""
     things = []
     for ahead in range(VIEW):
         for side in range(-(VIEW // 2), VIEW // 2 + 1):
@@ -223,7 +223,7 @@ def _place(ahead: int, side: int) -> str:
 
 
 def _walls(view: Any, seen: np.ndarray) -> list[str]:
-    """Steps to the first wall ahead, left and right, where it is seen."""
+    """The distances to the walls ahead, left and right that are seen, as one sentence or none."""
     middle, nearest_row = VIEW // 2, VIEW - 1
     found = []
     for word, right, down in (("forward", 0, -1), ("left", -1, 0), ("right", 1, 0)):
@@ -240,10 +240,10 @@ def _walls(view: Any, seen: np.ndarray) -> list[str]:
 
 # ---- vectors and keys -------------------------------------------------------------------------------------
 def vector(mission: str, cells: np.ndarray, direction: int) -> np.ndarray:
-    """float32 (vector_size,): per cell one-hot kind, color and state; direction; words of the mission.
+    """float32 (vector_size,): kind, color and state of each cell, direction and words of the mission, all one-hot.
 
     Args:
-        cells: uint8 (7, 7, 3), kind, color and state of each cell of the view; kind 0 is unseen.
+        cells: uint8 (7, 7, 3), kind, color and state of each cell of the view. Kind 0: not seen.
     """
     starts = np.array([0, len(IDX_TO_OBJECT), len(IDX_TO_OBJECT) + len(IDX_TO_COLOR)])
     places = (np.arange(VIEW * VIEW) * CELL)[:, None] + starts + cells.reshape(-1, 3)
@@ -261,7 +261,7 @@ def _words(mission: str) -> np.ndarray:
 
 
 def state_key(grid: Any) -> str:
-    """A hash of everything that decides what can still happen: things, agent, load, mission and its progress."""
+    """A hash of the whole situation: things, agent, what it carries, mission and progress."""
     things = [
         (place, cell.type, cell.color, getattr(cell, "is_open", None), getattr(cell, "is_locked", None), cell.init_pos)
         for place, cell in enumerate(grid.grid.grid)

@@ -1,6 +1,6 @@
-"""Any environment with one agent as a Gymnasium environment, for the libraries that train on these.
+"""`as_gymnasium` makes a Gymnasium environment of any environment with one agent, for libraries that train on these.
 
-Knows Gymnasium's way to run episodes. Spaces and tasks come from `export_spaces`.
+Spaces and tasks are in `spaces.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from palaestra.data import Observation, StepResult
 from palaestra.envs.adapters.exports.spaces import Acts, Exported, Seen, only_agent
 from palaestra.errors import ContractError
 
-# gymnasium.make("palaestra.envs.adapters.exports.gymnasium:palaestra/World-v0", environment="rooms")
+# Used as gymnasium.make("palaestra.envs.adapters.exports.gymnasium:palaestra/World-v0", environment="rooms")
 ID = "palaestra/World-v0"
 SEEDS = 1 << 31
 
 
 class Single(gymnasium.Env[Any, Any]):
-    """What `as_gymnasium` makes. Inherits because Gymnasium asks for it."""
+    """The environment that `as_gymnasium` makes. Gymnasium requires that it inherits from `gymnasium.Env`."""
 
     metadata = {"render_modes": []}
 
@@ -41,7 +41,9 @@ class Single(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if not self._running:
             raise ContractError(
-                where=f"export of {self._exported.name}", what="`step` was called before `reset`, or after the end."
+                where=f"export of {self._exported.name}",
+                what="`step` was called before `reset`, or after the end of the episode.",
+                remedy="Call `reset` first.",
             )
         result = self._exported.step({self._agent: action})
         over, cut = self._agent in result.terminated, self._agent in result.truncated
@@ -53,7 +55,7 @@ class Single(gymnasium.Env[Any, Any]):
         self._exported.close()
 
     def _look(self, result: StepResult) -> Any:
-        """What is seen now; where the rules ended the episode, nothing new is: the same as before."""
+        """The present observation. An episode that the rules ended has no new one, so it is the one before."""
         self._seen = result.observations.get(self._agent) or result.last.get(self._agent) or self._seen
         return self._exported.look(self._seen)
 
@@ -70,20 +72,22 @@ def as_gymnasium(
     split: str = "train",
     longest: int = 4000,
 ) -> Single:
-    """An environment with one agent, played through Gymnasium's `reset` and `step`.
+    """An environment with one agent as a Gymnasium environment.
 
     Args:
         environment: an environment object, or a name as in a recipe: "rooms", "guess.py:Guess".
-        options: of the environment named.
-        see: "vector" (Box, float32) or "text" (Text); "auto": vectors, where it has them.
-        act: "index" (Discrete) or "text" (Text); "auto": indices, where it has them.
-        split: whose tasks are played: a seed s gives the first task of `tasks(split, 1, s)`. To play a certain task,
-            `reset(options={"task": task})`.
-        longest: characters of a text; a longer one loses its beginning.
+        options: the environment's options, if `environment` is a name.
+        see: what the agent sees: "vector" (Box, float32) or "text" (Text). "auto": vectors if the environment has them,
+            else texts.
+        act: how the agent acts: "index" (Discrete) or "text" (Text). "auto": indices if the environment has them, else
+            texts.
+        split: the split whose tasks are played. The seed s plays the first task of `tasks(split, 1, s)`. Call
+            `reset(options={"task": task})` to play a certain task.
+        longest: most characters of a text. A longer text loses its beginning.
 
-    `info` is the environment's, with `action_mask` (or `legal`, as texts), `text` beside a vector, and after a reset
-    the content hash of the task.
-    Raises: RecipeError, UnknownName.
+    `info` has what the environment tells, and `action_mask` or, for texts, `legal`; `text` if the observation is a
+    vector; and after `reset` the content hash of the task as `task`.
+    Raises: RecipeError, if the environment has no such observations or actions; UnknownName.
     """
     return Single(Exported(environment, options, see, act, split, longest))
 

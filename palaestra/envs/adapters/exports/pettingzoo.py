@@ -1,6 +1,6 @@
-"""Any environment as a PettingZoo environment, with all agents at once or one after the other.
+"""`as_parallel` and `as_aec` make a PettingZoo environment of any environment.
 
-Knows PettingZoo's two interfaces. Spaces and tasks come from `export_spaces`.
+In the first all agents act at once, in the second one after another. Spaces and tasks are in `spaces.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SEEDS = 1 << 31
 
 
 class SeenText(str):
-    """A text that has the dtype of a text space: PettingZoo's `api_test` asks every observation for its dtype."""
+    """A text with the dtype of a text space. PettingZoo's `api_test` asks every observation for its dtype."""
 
     __slots__ = ()
     dtype = np.dtype(str)
 
 
 class Table:
-    """What both interfaces share: the spaces, who is asked, and what everybody saw last."""
+    """What both interfaces share: spaces, the agents that are to act, and each agent's last observation."""
 
     def __init__(self, exported: Exported) -> None:
         self.exported = exported
@@ -71,7 +71,10 @@ class Table:
         return shared | own | self.exported.told(self.asked.get(agent)) | {"acts": agent in self.asked}
 
     def ends(self, result: StepResult, alive: list[str]) -> tuple[dict[str, bool], dict[str, bool]]:
-        """Whose part is over, and whose was cut off; when nobody acts any more, it is over for all."""
+        """For each living agent, whether it is terminated and whether it is truncated.
+
+        When no agent is to act, the agents that are not truncated are terminated.
+        """
         over = not result.observations
         cut = {agent: agent in result.truncated for agent in alive}
         return {agent: agent in result.terminated or (over and not cut[agent]) for agent in alive}, cut
@@ -89,11 +92,11 @@ def _package() -> Any:
     return pettingzoo
 
 
-# ---- the two interfaces: PettingZoo wants to be inherited from, and is optional ------------------------------
+# ---- the two interfaces: classes inside functions, since they inherit from an optional package ----------------
 @functools.cache
 def _parallel() -> Any:
     class Together(_package().ParallelEnv):  # type: ignore[misc]
-        """What `as_parallel` makes."""
+        """The environment that `as_parallel` makes."""
 
         metadata = {"name": "palaestra", "render_modes": []}
         render_mode = None
@@ -134,7 +137,7 @@ def _parallel() -> Any:
 @functools.cache
 def _aec() -> Any:
     class InTurn(_package().AECEnv):  # type: ignore[misc]
-        """What `as_aec` makes."""
+        """The environment that `as_aec` makes."""
 
         metadata = {"name": "palaestra", "render_modes": [], "is_parallelizable": False}
         render_mode = None
@@ -171,12 +174,14 @@ def _aec() -> Any:
                 self._was_dead_step(action)
                 return
             if not self._table.asked:
-                raise ContractError(where="export to PettingZoo", what="`step` was called before `reset`.")
+                raise ContractError(
+                    where="export to PettingZoo", what="`step` was called before `reset`.", remedy="Call `reset` first."
+                )
             self._clear_rewards()
             self._cumulative_rewards[agent] = 0.0
             self._given[agent] = action
             waiting = [name for name in self._table.asked if name not in self._given]
-            if waiting:  # they act at the same time: nothing happens before the last of them has answered
+            if waiting:  # these agents act at the same time, so the environment steps when the last has acted
                 self.agent_selection = waiting[0]
                 return
             result = self._table.step(self._given)
@@ -204,11 +209,12 @@ def as_parallel(
     split: str = "train",
     longest: int = 4000,
 ) -> Any:
-    """An environment as a PettingZoo ParallelEnv: all living agents answer, and the answers of who is not asked at
-    the moment (`info["acts"]` is false) are not read.
+    """An environment as a PettingZoo ParallelEnv, in which all living agents give an action in each step.
 
-    Args: as of palaestra.envs.adapters.exports.gymnasium.as_gymnasium. With indices, an observation is a dict of
-    `observation` and `action_mask`, as PettingZoo's games have it.
+    The environment ignores the actions of agents that are not to act; their `info["acts"]` is False. If actions are
+    indices, an observation is a dict with `observation` and `action_mask`, as in PettingZoo's games.
+
+    Args: as of palaestra.envs.adapters.exports.gymnasium.as_gymnasium.
     """
     return _parallel()(Exported(environment, options, see, act, split, longest))
 
@@ -222,8 +228,10 @@ def as_aec(
     split: str = "train",
     longest: int = 4000,
 ) -> Any:
-    """An environment as a PettingZoo AECEnv: exactly the agents who are asked act, one after the other; what agents do
-    at the same time happens when the last of them has answered.
+    """An environment as a PettingZoo AECEnv, in which one agent acts after another.
+
+    Only agents that are to act get a turn. If several of them act at the same time, the environment steps after the
+    last of them. Observations are as in `as_parallel`.
 
     Args: as of `as_parallel`.
     """

@@ -1,7 +1,4 @@
-"""Any environment for outside libraries: its spaces, its tasks by seed, and what an agent sees as element of a space.
-
-Knows Gymnasium's spaces and the protocol of environments. Knows no library's way to run episodes.
-"""
+"""`Exported` gives an environment Gymnasium's spaces. The exports to Gymnasium and to PettingZoo are made from it."""
 
 from __future__ import annotations
 
@@ -25,13 +22,9 @@ CHARACTERS = frozenset(string.printable + "←↑→↓×·…–°äöüß⊢�
 
 
 class Exported:
-    """An environment with spaces. The keyword arguments are those of the exports.
+    """An environment with spaces, whose observations and actions are elements of these.
 
-    Args:
-        environment: an object, or a name as in a recipe.
-        options: of the environment named. see, act: what agents see and how they answer; "auto" takes vectors and
-            indices where there are any, else texts.
-        split: whose tasks are played. longest: characters of a text; longer ones lose their beginning.
+    Args: as of palaestra.envs.adapters.exports.gymnasium.as_gymnasium.
 
     Raises: RecipeError, if the environment has no such observations or actions; UnknownName.
     """
@@ -56,7 +49,7 @@ class Exported:
 
     # ---- running ------------------------------------------------------------------------------------------
     def task(self, seed: int, options: Mapping[str, Any] | None) -> Task:
-        """The task of a seed, or the one in `options["task"]`."""
+        """The task in `options["task"]` if there is one, else the task of the seed."""
         chosen = (options or {}).get("task")
         if isinstance(chosen, Task):
             return chosen
@@ -81,11 +74,11 @@ class Exported:
 
     # ---- translating --------------------------------------------------------------------------------------
     def action(self, value: Any) -> Action:
-        """An element of the action space as an Action."""
+        """The Action for an element of the action space."""
         return Action(value=int(value)) if self.by_index else Action(text=str(value))
 
     def look(self, seen: Observation | None) -> Any:
-        """What an agent sees as element of the observation space; nothing is a row of zeros, or an empty text."""
+        """An observation as an element of the observation space. Without one: zeros, or an empty text."""
         if self.by_vector:
             vector = None if seen is None else seen.vector
             return np.zeros(self.seen.shape or (0,), np.float32) if vector is None else vector.astype(np.float32)
@@ -101,7 +94,7 @@ class Exported:
         return "".join(letter if letter in CHARACTERS else "?" for letter in text)[-self.longest :]
 
     def mask(self, seen: Observation | None, *, asked: bool = True) -> np.ndarray:
-        """int8 (actions,): 1 for each legal action; all of them where the environment lists no indices."""
+        """int8 (actions,): 1 for each legal action. All are 1 if the observation lists no legal indices."""
         count = int(getattr(self.acts, "n", 0))
         legal = None if seen is None or not asked else seen.legal
         if legal is None or not len(legal) or not isinstance(legal[0], int | np.integer):
@@ -111,7 +104,7 @@ class Exported:
         return mask
 
     def told(self, seen: Observation | None) -> dict[str, Any]:
-        """What an observation says beside its element of the space."""
+        """The `info` of an observation: the legal actions, and its text if the agent sees the vector."""
         found: dict[str, Any] = {}
         if seen is None:
             return found
@@ -127,21 +120,21 @@ class Exported:
         if wrong:
             raise RecipeError(
                 where=f"export of {self.name}, {option}",
-                what=f"the environment gives no {lacking}.",
-                remedy="Leave the option out: then agents see and answer texts.",
+                what=f"the environment has no {lacking}.",
+                remedy="Leave the option out. Then texts are used.",
             )
 
 
 def only_agent(exported: Exported) -> str:
-    """The agent of an environment that has one.
+    """The name of an environment's only agent.
 
-    Raises: UnknownName, where there are several.
+    Raises: UnknownName, if there are several agents.
     """
     if len(exported.agents) > 1:
         raise UnknownName(
             where=f"export of {exported.name}",
             what=f"it has {len(exported.agents)} agents, and a Gymnasium environment has one.",
             options=exported.agents,
-            remedy="Use palaestra.envs.adapters.exports.pettingzoo: as_parallel or as_aec.",
+            remedy="Use `as_parallel` or `as_aec` of palaestra.envs.adapters.exports.pettingzoo.",
         )
     return exported.agents[0]

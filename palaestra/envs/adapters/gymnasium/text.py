@@ -1,6 +1,6 @@
-"""Words for Gymnasium's toy-text environments: what is seen, what actions are called, what counts as success.
+"""Words for four of Gymnasium's toy-text environments: texts of observations, names of actions, and what is a success.
 
-Knows the insides of four environments and nothing of tasks or episodes. All functions are pure.
+It also has the search for shortest ways, for the expert.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 COMPASS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-PLACES = ("red", "green", "yellow", "blue")  # Taxi's four stands, in the order of its encoding
+PLACES = ("red", "green", "yellow", "blue")  # the four stands of Taxi, in the order of its encoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,8 @@ class Words:
 
     Attributes:
         actions: a name for each action, in order.
-        describe: the environment (unwrapped) and an observation to text.
-        succeeded: whether an episode that terminated with this last reward reached the goal; None without a goal.
+        describe: gives the text of an observation of the unwrapped environment.
+        succeeded: whether an episode reached the goal that terminated with this last reward. None: there is no goal.
     """
 
     actions: tuple[str, ...]
@@ -82,7 +82,7 @@ def cliff_walking(environment: Any, observation: Any) -> str:
 
 
 def blackjack(environment: Any, observation: Any) -> str:
-    """The own sum, whether an ace counts 11, and the dealer's open card."""
+    """The player's sum, whether an ace counts 11, and the dealer's open card."""
     total, dealer, ace = (int(number) for number in observation)
     return f"your cards: {total}{' with a usable ace' if ace else ''}\ndealer shows: {'ace' if dealer == 1 else dealer}"
 
@@ -92,10 +92,10 @@ def _positive(reward: float) -> bool:
 
 
 def _always(reward: float) -> bool:
-    return True  # CliffWalking ends nowhere but at the goal, with reward −1
+    return True  # CliffWalking terminates only at the goal, with reward −1
 
 
-WORDS: dict[str, Words] = {  # by class name, so that all versions and sizes are found
+WORDS: dict[str, Words] = {  # by the name of the class, which all versions and sizes share
     "FrozenLakeEnv": Words(actions=("left", "down", "right", "up"), describe=frozen_lake, succeeded=_positive),
     "TaxiEnv": Words(
         actions=("south", "north", "east", "west", "pick up", "drop off"), describe=taxi, succeeded=_positive
@@ -107,12 +107,12 @@ WORDS: dict[str, Words] = {  # by class name, so that all versions and sizes are
 
 # ---- shortest ways in known tables ------------------------------------------------------------------------
 def deterministic(table: Any) -> bool:
-    """Whether every P[state][action] = [(probability, next, reward, end), …] of a table has one outcome."""
+    """Whether each P[state][action] = [(probability, next, reward, end), …] of a table has a single outcome."""
     return all(len(outcomes) == 1 for actions in table.values() for outcomes in actions.values())
 
 
 def shortest(table: Any, state: int, succeeded: Callable[[float], bool]) -> int | None:
-    """The first action of a shortest way from `state` to a successful end; None if there is no way."""
+    """The first action of a shortest way from `state` to a successful end, or None if there is no way."""
     seen, queue = {state}, deque([(state, None)])
     while queue:
         here, first = queue.popleft()

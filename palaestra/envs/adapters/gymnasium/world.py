@@ -1,6 +1,6 @@
-"""Any Gymnasium environment with Discrete or Box actions, as text where it has one and as vectors always.
+"""Any Gymnasium environment with Discrete or bounded Box actions. Agents see vectors and texts.
 
-Words for the toy-text environments are in `text.py`.
+Texts for the toy-text environments are in `text.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from palaestra.registry import PositiveInt, check_options, register
 
 AGENT = "player"
 SPLITS = ("train", "eval", "test")
-SEEDS = 1 << 29  # seeds of one kind of split; Gymnasium environments take seeds below 2³¹
+SEEDS = 1 << 29  # seeds of each kind of split; Gymnasium environments take seeds below 2³¹
 
 
 @register("environment", "gymnasium", source="arXiv 2407.17032")
@@ -33,21 +33,21 @@ class GymnasiumEnvironment:
     Args:
         id: as for `gymnasium.make`: "CartPole-v1", "FrozenLake-v1", "package:Name-v0".
         options: keyword arguments of `gymnasium.make`, such as `is_slippery: false`.
-        max_turns: turns until the episode is cut off. Default: the environment's own limit.
-        goal: whether an episode that terminates with a positive last reward succeeded. Default: known for
-            FrozenLake, Taxi and CliffWalking; elsewhere there is no success, only a score.
+        max_turns: turns until the episode is cut off. None: the environment's own limit.
+        goal: True: an episode is a success if it terminates with a positive last reward. False: there is no success,
+            only a score. None: FrozenLake, Taxi and CliffWalking have a success of their own, others none.
 
-    Actions: an index, its digits as text, or its name where it has one; of a Box its numbers, as a vector or as text,
-    "0.5 -1", each brought within its bounds. What names no action is marked invalid; as Gymnasium has no action for
-    waiting, nothing moves, the observation is repeated and the turn counts.
-    Observation: `text` (words for the toy-text environments, else the vector with two decimals); `vector`, one-hot
-    for discrete spaces; `legal`, the names of all actions, of a Box none; `state_key` for discrete spaces only.
-    Ends: Gymnasium's own; an episode that is both terminated and truncated is terminated.
-    Info: `score`, the sum of rewards; `success` at the end where there is a goal.
-    Expert: a shortest way, where the environment shows its table of transitions, the table is deterministic and
-    there is a goal (FrozenLake with `is_slippery: false`, Taxi, CliffWalking). Elsewhere there is none.
-    Raises: UnknownName; RecipeError, for other actions, and for a Box without bounds; MissingExtra, where Gymnasium
-        lacks a package.
+    Actions: an index, its digits as text, or the name of the action if it has one. For a Box: its numbers, as a vector
+    or as text such as "0.5 -1", each clipped to its bounds. Any other value is marked invalid: the environment does not
+    move, the observation is repeated, and the turn counts.
+    Observation: `text`, in words for the toy-text environments, else the vector with two decimals; `vector`, one-hot
+    for discrete spaces; `legal`, the names of all actions (none for a Box); `state_key`, for discrete spaces only.
+    Ends: as in Gymnasium. An episode that is both terminated and truncated counts as terminated.
+    Info: `score`, the sum of rewards; `success` at the end if there is a goal.
+    Expert: a shortest way to the goal, if there is a goal and the environment has a deterministic table of transitions
+    (FrozenLake with `is_slippery: false`, Taxi, CliffWalking).
+    Raises: UnknownName; RecipeError, for other spaces and for a Box of actions without bounds; MissingExtra, if a
+        package is not installed.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -90,7 +90,7 @@ class GymnasiumEnvironment:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` seeds; those of "train", "eval", "test" and of all other splits never meet."""
+        """`n` tasks. The splits "train", "eval" and "test" and the others together share no seed."""
         kind = SPLITS.index(split) if split in SPLITS else len(SPLITS)
         seeds = [derive(seed, "gymnasium", split, number) % SEEDS * 4 + kind for number in range(n)]
         return [Task(env="gymnasium", params=self._params, seed=start, split=split) for start in seeds]
@@ -99,7 +99,7 @@ class GymnasiumEnvironment:
         if task.params and dict(task.params) != self._params:
             raise InvalidData(
                 where=self._where,
-                what=f"the task is for {dict(task.params)}, and this environment is {self._params}.",
+                what=f"the task was made for {dict(task.params)}, and this environment is {self._params}.",
                 remedy="Play tasks with the environment that gave them.",
             )
         self._last, _ = self._environment.reset(seed=task.seed)
@@ -115,7 +115,7 @@ class GymnasiumEnvironment:
             self._last, reward = outcome[0], float(outcome[1])
             terminated, truncated = bool(outcome[2]), bool(outcome[3] and not outcome[2])
         if not terminated and self._limit is not None and self._turn >= self._limit:
-            truncated = True  # Gymnasium's own count lacks the turns of unreadable actions
+            truncated = True  # Gymnasium does not count the turns of unreadable actions
         self._score += reward
         info: dict[str, Any] = {"score": self._score}
         if self._succeeded is not None and (terminated or truncated):
@@ -141,14 +141,14 @@ class GymnasiumEnvironment:
         self._environment, self._last, self._turn, self._score = copy.deepcopy(state)
 
     def expert(self, agent: str) -> Action:
-        """The next step of a shortest way to the goal. Raises: ContractError, where there is none."""
-        assert self._succeeded is not None and self._names is not None  # else `abilities` leave it out
+        """The next action of a shortest way to the goal. Raises: ContractError, if there is no way."""
+        assert self._succeeded is not None and self._names is not None  # otherwise `abilities` has no `expert`
         index = shortest(self._environment.unwrapped.P, int(self._last), self._succeeded)  # type: ignore[attr-defined]
         if index is None:
             raise ContractError(
                 where=self._where,
                 what="the expert found no way to the goal.",
-                remedy="This map cannot be solved; give another one in `options`.",
+                remedy="This map cannot be solved from here. Give another one in `options`.",
             )
         return Action(text=self._names[index], value=index)
 
@@ -164,7 +164,7 @@ class GymnasiumEnvironment:
         return Observation(text=text, vector=vector, legal=self._names, state_key=key)
 
     def _read(self, value: Any) -> Any:
-        """The element of the action space that a value means; None if it means none."""
+        """The element of the action space that a value means, or None if it means none."""
         space = self._environment.action_space
         if isinstance(space, spaces.Box):
             return _point(value, space)
@@ -179,7 +179,7 @@ class GymnasiumEnvironment:
 
 
 def _point(value: Any, space: spaces.Box) -> np.ndarray | None:
-    """A vector, or its numbers as text, as an element of the Box; None if it has other numbers than the Box."""
+    """A vector, or its numbers as text, clipped to a Box. None if it has other than finite numbers of its shape."""
     try:
         given = value.replace(",", " ").split() if isinstance(value, str) else value
         numbers = np.asarray(given, np.float64).reshape(space.shape)
@@ -189,16 +189,16 @@ def _point(value: Any, space: spaces.Box) -> np.ndarray | None:
 
 
 def vector_environment(environment_options: Mapping[str, Any], count: int, seed: int) -> SyncVectorEnv:
-    """`count` copies of a `gymnasium` environment, stepped together, for the vectorized runner.
+    """`count` copies of a `gymnasium` environment that step together, for the vectorized runner.
 
-    Observations are float32 (count, vector_size), flattened as `Observation.vector` is. Autoreset mode is
-    SAME_STEP: the step which ends an episode already returns the first observation of the next one, and the last
-    observation of the ended one is in `info["final_obs"]` where `info["_final_obs"]` is true. No step is wasted.
+    Observations are float32 (count, vector_size), flattened like `Observation.vector`. The autoreset mode is SAME_STEP:
+    the step that ends an episode returns the first observation of the next one. The last observation of the ended
+    episode is in `info["final_obs"]` where `info["_final_obs"]` is true.
 
     Args:
-        environment_options: `id`, `options`, `max_turns` as in a recipe.
-        count: how many.
-        seed: copy i starts from `derive(seed, i)`. Already applied: call `reset()` without a seed.
+        environment_options: `id`, `options` and `max_turns`, as in a recipe.
+        count: number of copies.
+        seed: copy i is seeded with `derive(seed, i)` here, so call `reset()` without a seed.
     """
     where = "vector_environment(…)"
     checked = check_options(GymnasiumEnvironment.part.options, environment_options, where=where, owner="`gymnasium`")  # type: ignore[attr-defined]
@@ -222,15 +222,17 @@ def _make(id: str, options: Mapping[str, Any], max_turns: int | None) -> gymnasi
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv):
         raise UnknownName(
             where=where,
-            what=f"Gymnasium knows no environment `{id}`.",
+            what=f"Gymnasium has no environment `{id}`.",
             options=nearest(id, gymnasium.registry),
-            remedy="Packages that Gymnasium does not import by itself are written `package:Name-v0`.",
+            remedy="If another package has it, write `package:Name-v0`.",
         ) from None
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        remedy = "Install what the message names."
-        raise MissingExtra(where=where, what=f"it needs a package that is absent: {error}.", remedy=remedy) from error
+        remedy = "Install the package that this message names."
+        raise MissingExtra(
+            where=where, what=f"it needs a package that is not installed: {error}.", remedy=remedy
+        ) from error
     except TypeError as error:
-        remedy = "Mend `options`; they are keyword arguments of gymnasium.make."
+        remedy = "Correct `options`. They are keyword arguments of gymnasium.make."
         raise RecipeError(where=where, what=f"gymnasium.make refused the options: {error}.", remedy=remedy) from error
     _check_spaces(environment, where)
     return environment
@@ -242,15 +244,15 @@ def _check_spaces(environment: gymnasium.Env[Any, Any], where: str) -> None:
         raise RecipeError(
             where=where,
             what=f"its action space is {acts}, neither Discrete nor a Box with bounds.",
-            remedy="Wrap the environment so that it offers a list of actions, or vectors between two finite ends.",
+            remedy="Wrap the environment so that its actions are Discrete, or a Box with finite bounds.",
         )
     try:
         flat = environment.observation_space.is_np_flattenable and spaces.flatdim(environment.observation_space) > 0
-    except (NotImplementedError, ValueError):  # spaces of other packages need not answer
+    except (NotImplementedError, ValueError):  # spaces of other packages may not support it
         flat = False
     if not flat:
         raise RecipeError(
             where=where,
-            what=f"its observation space {environment.observation_space} has no vector of fixed size.",
-            remedy="Wrap the environment so that it observes Box, Discrete, or a Tuple or Dict of these.",
+            what=f"its observation space is {environment.observation_space}, which has no vector of fixed size.",
+            remedy="Wrap the environment so that its observations are Box, Discrete, or a Tuple or Dict of these.",
         )

@@ -1,1 +1,1 @@
-"""MiniWoB++: small web pages in a real browser. Knows nothing; `world` has the environment."""
+"""MiniWoB++: small web pages in a real browser. The environment is in `world`."""

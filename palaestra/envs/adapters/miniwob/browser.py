@@ -1,7 +1,4 @@
-"""One Chromium without a window, and its end: the browser never outlives the process that started it.
-
-Knows processes, ChromeDriver and Selenium. Knows nothing of pages, tasks or episodes.
-"""
+"""A headless Chromium, driven through ChromeDriver and Selenium. It never outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from typing import Any
 
 from palaestra.errors import MissingExtra, missing_extra
 
-WIDTH, HEIGHT = 500, 560  # of the window; pages of 160 × 210 stand at its top left
+WIDTH, HEIGHT = 500, 560  # of the window; a page fills 160 × 210 pixels at its top left
 START_SECONDS, ANSWER_SECONDS = 60.0, 30.0
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 CHROMEDRIVER = ("chromedriver",)
 READY = "was started successfully on port "
 
-# A shell waits beside the browser for the end of its own input, which comes when this process closes the pipe or dies,
-# however it dies; then it ends the whole group and removes the browser's folder.
+# A shell runs beside the browser and waits for the end of its input. The input ends when this process closes the pipe
+# or dies, for whatever reason. The shell then ends the whole process group and removes the browser's folder.
 GUARD = """profile=$1; shift; "$@" </dev/null & read -r end; trap "" TERM; kill -TERM 0; sleep 0.2
 rm -rf "$profile"; kill -KILL 0"""
 
@@ -40,20 +37,23 @@ FLAGS = (
     "--disable-background-timer-throttling",
     "--disable-renderer-backgrounding",
     "--disable-features=Translate,OptimizationHints,MediaRouter",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # pages are files: whatever asks for the network gets none
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no network: pages are files
     "--force-device-scale-factor=1",
     f"--window-size={WIDTH},{HEIGHT}",
 )
 
 
 class BrowserLost(Exception):
-    """The browser or its driver died, hung or lost its page."""
+    """The browser or its driver has died, hung or lost its page."""
 
 
 def binary(names: tuple[str, ...], package: str) -> str:
-    """The path of the first of these programs.
+    """The path of the first of these programs that is on the PATH.
 
-    Raises: MissingExtra.
+    Args:
+        package: the Debian package that the error names.
+
+    Raises: MissingExtra, if none is.
     """
     for name in names:
         if found := shutil.which(name):
@@ -78,7 +78,7 @@ def selenium() -> Any:
 
 
 class Browser:
-    """A running Chromium with one page; calls come from one thread at a time."""
+    """A running Chromium with one page. One thread at a time may call it."""
 
     def __init__(self) -> None:
         webdriver = selenium()
@@ -116,9 +116,7 @@ class Browser:
         if os.geteuid() == 0:
             options.add_argument("--no-sandbox")  # Chromium refuses to run as root with its sandbox
         server = f"http://127.0.0.1:{self._port()}"
-        direct = Proxy(
-            {"proxyType": ProxyType.DIRECT}
-        )  # the driver is on this machine, whatever the proxy settings say
+        direct = Proxy({"proxyType": ProxyType.DIRECT})  # the driver is on this machine, so no proxy is used
         config = ClientConfig(remote_server_addr=server, timeout=int(ANSWER_SECONDS), proxy=direct)
         try:
             return webdriver.Remote(server, options=options, client_config=config)
@@ -126,9 +124,9 @@ class Browser:
             raise BrowserLost(f"Chromium did not start: {_first_line(error)}") from error
 
     def _port(self) -> int:
-        """Where the driver listens: it says so once it is ready."""
+        """The port that the driver prints when it is ready."""
         assert self._guard.stdout is not None
-        patience = threading.Timer(START_SECONDS, self._end)  # a driver that says nothing is ended, and reading with it
+        patience = threading.Timer(START_SECONDS, self._end)  # ends a silent driver, which also ends the reading below
         patience.start()
         try:
             for line in self._guard.stdout:
@@ -140,27 +138,27 @@ class Browser:
 
     # ---- commands -----------------------------------------------------------------------------------------
     def open(self, address: str) -> None:
-        """Load a page anew."""
+        """Load a page, also if it is the one that is open."""
         self.address = None
         self._ask(self._driver.get, address)
         self.address = address
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run a script in the page that calls its last argument with the result, and get that."""
+        """Run a script in the page. The script calls its last argument with the value that this returns."""
         return self._ask(self._driver.execute_async_script, script, *arguments)
 
     def perform(self, sources: list[dict[str, Any]]) -> None:
-        """Make moves, clicks and key strokes as a person's mouse and keyboard do (W3C actions)."""
+        """Make moves, clicks and key strokes of a mouse and a keyboard (W3C actions)."""
         self._ask(self._driver.execute, "actions", {"actions": sources})
 
     def picture(self) -> bytes:
-        """The window as PNG."""
+        """A screenshot of the window, as PNG."""
         return self._ask(self._driver.get_screenshot_as_png)  # type: ignore[no-any-return]
 
     def _ask(self, command: Any, *arguments: Any) -> Any:
         try:
             return command(*arguments)
-        except Exception as error:  # Selenium's own errors, and those of the connection below it
+        except Exception as error:  # errors of Selenium and of its connection
             raise BrowserLost(_first_line(error)) from error
 
     # ---- the end ------------------------------------------------------------------------------------------
@@ -169,10 +167,10 @@ class Browser:
         try:
             self._guard.stdin.close()
         except OSError:
-            pass  # the guard itself is gone
+            pass  # the guard has already ended
 
     def close(self) -> None:
-        """End the browser and all its processes; the guard removes the folder."""
+        """End the browser, all its processes and its folder."""
         self._end()
         self._guard.wait()
         if self._guard.stdout is not None:

@@ -1,7 +1,7 @@
-"""Rules that play pages: for each page a function from what is shown, and what was done, to the next gesture.
+"""Experts for pages of MiniWoB++. For each page a rule gives the next gesture.
 
-Knows the wording of the pages' instructions. Knows nothing of browsers. A rule sees what agents see, and the names that
-the page's own code gives to elements; it goes on from any state that the page can leave again.
+A rule gets what the page shows and what was done so far. It sees what agents see, and also the ids and classes of
+elements in the page's code. It can go on from any state that can still be solved.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _between(now: Reading, before: str, after: str) -> str:
 
 
 def _clicked(done: Done) -> list[Part]:
-    """What was clicked, in order."""
+    """The parts that were clicked, in order."""
     found = []
     for gesture, seen in done:
         if gesture.kind == "click":
@@ -54,12 +54,12 @@ def _clicked(done: Done) -> list[Part]:
 
 
 def _marks(part: Part) -> tuple[str, ...]:
-    """What an element is known by when the numbers have changed."""
+    """What identifies an element even after the page has numbered its elements anew."""
     return part.element.role, part.element.text, part.dom
 
 
 def _fill(now: Reading, wanted: Sequence[str], button: str = "Submit") -> Gesture:
-    """The fields in order, then the button."""
+    """Fill the fields in order, then click the button."""
     for part, text in zip(_parts(now, "field", "area"), wanted, strict=False):
         if (part.element.value or "") != text:
             return _type(part, text)
@@ -82,9 +82,9 @@ def _sequence(now: Reading, done: Done) -> Gesture:
 
 
 def _quoted_text(now: Reading, done: Done) -> Gesture:
-    """What the quotation marks name; where it is not in view, the next tab, section or folder not opened yet.
+    """Click the element with the quoted text. If it is not in view, open the next tab, section or folder.
 
-    Where plain text reads the same, the link is meant.
+    A link goes before plain text with the same words.
     """
     named = [p for p in now.parts if p.element.text == _quoted(now)[0] and "tab" not in p.classes]
     if named:
@@ -235,7 +235,7 @@ def _parity(now: Reading, done: Done) -> Gesture:
 
 
 def _ascending(now: Reading, done: Done) -> Gesture:
-    """The numbers are hidden after the first click: they are remembered from before it."""
+    """Click the numbers in ascending order. The first click hides them, so their places come from the first page."""
     first = done[0][1] if done else now
     numbers = sorted((p.element for p in first.parts if p.element.text.isdecimal()), key=lambda e: int(e.text))
     if len(done) >= len(numbers):

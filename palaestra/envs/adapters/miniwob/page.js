@@ -1,9 +1,9 @@
-// What runs inside a MiniWoB++ page: starting an episode from a seed, and reading what a person could see.
-// `palaestraStart(seed)` and `palaestraRead()` stand in the page's window; the page's own `core` does the rest.
+// This script runs inside a MiniWoB++ page. It uses the page's own `core`.
+// `palaestraStart(seed)` starts an episode, and `palaestraRead()` returns what a person could see.
 
 window.palaestraStart = function (seed) {
-  core.EPISODE_MAX_TIME = 2147483647; // no limit of time: what a policy thinks, and for how long, changes no reward
-  if (window.jQuery) jQuery.fx.off = true; // animations would make what is seen a matter of timing
+  core.EPISODE_MAX_TIME = 2147483647; // no time limit, so that slow policies get the same reward as fast ones
+  if (window.jQuery) jQuery.fx.off = true; // with animations the page would depend on the time of reading
   if (!document.getElementById('palaestra-still')) {
     const style = document.createElement('style');
     style.id = 'palaestra-still';
@@ -23,17 +23,17 @@ window.palaestraRead = function () {
 
   function words(node) { return (node.innerText || node.textContent || '').replace(/\s+/g, ' ').trim(); }
 
-  // Where a click hits it: a text that runs over several lines has a box for each, of which the first is taken.
+  // The box of an element. An element over several lines has one box for each line; this returns the first.
   function boxOf(info, element) {
     const lines = info.tag === 't' ? [] : element.getClientRects();
     return lines.length > 1 ? lines[0] : info;
   }
 
-  // A point where a click hits it: the middle, or, where that is covered by something, a point near a corner. None for
-  // what is hidden altogether, under a dialog or outside of a list that scrolls.
+  // A point where a click hits the element: its middle or, if that is covered, a point near a corner. Returns null if
+  // all these points are hidden, such as under a dialog or outside of the visible part of a list.
   function gripOf(info, element) {
     const box = boxOf(info, element);
-    const places = /^input_(date|time)$/i.test(info.tag) ? [[8 / box.width, 0.5]] // the first of its segments
+    const places = /^input_(date|time)$/i.test(info.tag) ? [[8 / box.width, 0.5]] // its first segment: month or hour
       : [[0.5, 0.5], [0.15, 0.15], [0.85, 0.15], [0.15, 0.85], [0.85, 0.85]];
     for (const [across, down] of places) {
       const x = Math.round(box.left + across * box.width), y = Math.round(box.top + down * box.height);
@@ -45,13 +45,13 @@ window.palaestraRead = function () {
 
   function isHit(info, element, top) {
     if (element.contains(top) || labelOf(element) && labelOf(element) === labelOf(top)) return true;
-    const drawn = element instanceof SVGTextElement && element.parentNode === top.parentNode; // on a sign of its own
+    const drawn = element instanceof SVGTextElement && element.parentNode === top.parentNode; // a text on its own shape
     return drawn || info.tag === 't' && top.contains(element);
   }
 
   function listens(element) {
     const events = window.jQuery && jQuery._data(element, 'events');
-    return element.onclick || element.__onclick || events && events.click; // as plain pages, d3 and jQuery keep them
+    return element.onclick || element.__onclick || events && events.click; // plain handlers, those of d3, of jQuery
   }
 
   function labelOf(element) { return element.closest ? element.closest('label') : null; }

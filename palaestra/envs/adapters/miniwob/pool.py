@@ -1,8 +1,8 @@
-"""The browsers of this process: few, shared by all episodes, ended with the process.
+"""The pool of browsers that all episodes of a process share. It ends them when the process ends.
 
-Knows browsers and who holds them. Knows nothing of pages and tasks. An episode holds a browser until another one needs
-it: then it is robbed between two acts, and plays its page again when it comes back. So any number of episodes goes on
-with one browser, in one thread or many, and nobody ever waits for an episode, only for a call.
+An episode (a `Visit`) holds a browser until another one needs it. The pool then takes the browser away between two
+acts, and the episode plays its page again when it gets a browser back. Thus a single browser is enough for any number
+of episodes and threads: an episode waits at most for a call of another one, never until the other is over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from palaestra.envs.adapters.miniwob.browser import Browser
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """A browser and the visit that holds it; `busy` during a call."""
+    """A browser of the pool.
+
+    Attributes:
+        holder: the visit that holds it; None if it is free.
+        busy: whether a call runs in it.
+        used: the pool's clock at its last call.
+    """
 
     browser: Browser
     holder: object | None = None
@@ -29,21 +35,22 @@ class Seat:
 
 @dataclass(slots=True)
 class Pool:
-    """Hands out browsers, at most as many as each caller allows."""
+    """The browsers of a process. Each caller says how many there may be at most."""
 
     seats: list[Seat] = field(default_factory=list)
     starting: int = 0
-    clock: int = 0
+    clock: int = 0  # calls so far
     process: int = field(default_factory=os.getpid)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     @contextmanager
     def held(self, visit: object, most: int, address: str) -> Iterator[tuple[Browser, bool]]:
-        """A browser for one call of `visit`, and whether it still shows what this visit left there.
+        """A context with a browser for one call, and whether it still shows the page as this visit left it.
 
         Args:
-            most: no new browser is started where there are that many.
-            address: of the page that is needed; of several free browsers, one that shows it is taken.
+            visit: the episode that calls.
+            most: the pool starts a new browser only if it has fewer than this.
+            address: of the page that is needed. Of several free browsers the pool takes one that shows this page.
         """
         seat = self._take(visit, most, address)
         kept = seat.holder is visit
@@ -71,7 +78,9 @@ class Pool:
         return self._start()
 
     def _free(self, visit: object, most: int, address: str) -> Seat | None:
-        """The visit's own browser, else an idle one; one in use by another visit only if none may be started."""
+        """Choose a browser: the visit's own, else one that no visit holds. If no new one may be started, take the one
+        that other visits have not used for longest. Returns None if a new one may be started or all are busy.
+        """
         idle = [seat for seat in self.seats if not seat.busy]
         for seat in idle:
             if seat.holder is visit:
@@ -98,7 +107,7 @@ class Pool:
         return seat
 
     def release(self, visit: object) -> None:
-        """The visit is over; its browser is free for others."""
+        """Free the browser of a visit that is over."""
         with self.changed:
             for seat in self.seats:
                 if seat.holder is visit:
@@ -106,7 +115,7 @@ class Pool:
             self.changed.notify_all()
 
     def discard(self, browser: Browser) -> None:
-        """End a browser that does not answer as it should; the next call starts another one."""
+        """End a browser that has failed. The next call starts another one."""
         with self.changed:
             self.seats = [seat for seat in self.seats if seat.browser is not browser]
             self.changed.notify_all()
@@ -121,12 +130,11 @@ class Pool:
             seat.browser.close()
 
     def _leave_parents_browsers(self) -> None:
-        """In a forked process: the browsers that were copied with everything else belong to the parent."""
+        """Forget the browsers after a fork: they belong to the parent process."""
         if self.process != os.getpid():
             self.process, self.seats, self.starting = os.getpid(), [], 0
 
 
 BROWSERS = Pool()
-atexit.register(
-    BROWSERS.close
-)  # where it does not run, in worker processes or after a crash, each browser's guard ends it
+# Worker processes and crashes skip this; there each browser's guard ends it (GUARD in `browser`).
+atexit.register(BROWSERS.close)

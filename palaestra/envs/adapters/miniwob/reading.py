@@ -1,7 +1,4 @@
-"""What a page shows: the raw list that the page's script makes, as elements with roles and numbers.
-
-Knows tags and colors. Knows nothing of browsers and tasks.
-"""
+"""What a page shows: turns the raw list from `page.js` into elements with roles, texts and numbers."""
 
 from __future__ import annotations
 
@@ -60,33 +57,40 @@ PLAIN = ("rgba(0, 0, 0, 0)", "rgb(255, 255, 255)", "rgb(239, 239, 239)", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An element, and what the page's own code calls it: for experts, not for agents."""
+    """An element with further facts from the page's code. Experts read them; agents see only `element`.
+
+    Attributes:
+        dom: the element's id in the document. classes: its CSS classes.
+        options: the entries of a list.
+        color: as the page writes it; empty for common backgrounds.
+        grip: a point where a click hits the element.
+    """
 
     element: Element
     dom: str = ""
     classes: str = ""
-    options: tuple[str, ...] = ()  # of a list
+    options: tuple[str, ...] = ()
     color: str = ""
-    grip: tuple[int, int]  # where a click hits it
+    grip: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is on the page now. Two readings of equal pages are equal."""
+    """What is on the page at one moment. Readings of equal pages are equal."""
 
     instruction: str = ""
     parts: tuple[Part, ...] = ()
     done: bool = False
-    reward: float = field(default=0.0)  # as the task has it, however long it took
+    reward: float = field(default=0.0)  # the page's raw reward, which does not shrink with time
 
     @property
     def elements(self) -> tuple[Element, ...]:
-        """What agents see."""
+        """The elements that agents see."""
         return tuple(part.element for part in self.parts)
 
 
 def reading(raw: Mapping[str, Any]) -> Reading:
-    """From what the page's script returns."""
+    """The reading from the value that `palaestraRead()` of `page.js` returns."""
     if raw["done"]:
         return Reading(done=True, reward=float(raw["reward"]))
     parts = tuple(_part(number, one) for number, one in enumerate(raw["elements"], start=1))
@@ -119,7 +123,7 @@ def _value(role: str, value: str) -> str:
 
 
 def rgb(color: str) -> tuple[int, int, int] | None:
-    """The three numbers of a color, written as name or as `rgb(…)`."""
+    """Red, green and blue of a color that is written as a name or as `rgb(…)`; None if it cannot be read."""
     if color.lower() in COLORS:
         return COLORS[color.lower()]
     numbers = [int(number) for number in re.findall(r"\d+", color)[:3]]
@@ -127,7 +131,7 @@ def rgb(color: str) -> tuple[int, int, int] | None:
 
 
 def color_name(color: str) -> str:
-    """The nearest name of a color."""
+    """The name of the nearest known color; the text itself if it cannot be read."""
     numbers = rgb(color)
     if numbers is None:
         return color

@@ -1,7 +1,7 @@
-"""One episode on one page: begun from a seed, played by gestures, and played again whenever its browser was lost.
+"""One episode on one page: it starts from a seed and is played by gestures.
 
-Knows pages of the package `miniwob`, gestures and browsers. Knows nothing of rewards' meaning, turns or policies.
-A page begun from the same seed and played by the same gestures shows the same, so nothing else needs to be kept.
+The same seed and the same gestures give the same page. So if an episode loses its browser, it plays its gestures again
+in another one.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from palaestra.envs.kit.elements import FOCUS, Gesture
 from palaestra.errors import EpisodeFailure, missing_extra
 
 SCRIPT = Path(__file__).with_name("page.js")
-LIVES = 3  # browsers that one call may use up
+LIVES = 3  # a call fails after it has lost this many browsers
 BEGIN = "palaestraStart(arguments[0]);"
-# What a gesture sets off at once is waited for: handlers, and what they put off by a time-out of zero.
+# The page is read after a time-out of zero, when the handlers of a gesture and their own time-outs of zero are done.
 READ = """const done = arguments[arguments.length - 1];
 try { %s setTimeout(() => { try { done(palaestraRead()); } catch (e) { done({fault: String(e)}); } }, 0); }
 catch (e) { done({fault: String(e)}); }"""
 SCROLL = """window.scrollBy(0, arguments[0]);
 document.querySelectorAll('#area, #area *').forEach(box => box.scrollBy(0, arguments[0]));"""
-# Of a list the entry is chosen, and the answer is true; in a field all is marked, so that keys replace it.
+# In a list: choose the entry and return true. In a field: select the whole text, so that keys replace it.
 TAKE = """const done = arguments[arguments.length - 1], [text, x, y] = arguments;
 const at = typeof x === 'number' ? document.elementFromPoint(x, y) : document.activeElement;
 const list = at && at.closest('select');
@@ -56,7 +56,7 @@ STEP = 100  # pixels of a scroll
 
 @cache
 def folder() -> Path:
-    """Where the package keeps its pages.
+    """The folder of the package's pages.
 
     Raises: MissingExtra.
     """
@@ -75,15 +75,22 @@ def pages() -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """A page, its seed, and what was done there."""
+    """An episode on one page.
+
+    Attributes:
+        most: the most browsers that the pool may have.
+        done: the gestures so far, each with what the page showed before it.
+        last: what the page shows now; None before `begin`.
+        restarts: how many browsers the episode has lost.
+    """
 
     page: str
     seed: int
     pool: Pool
-    most: int  # browsers
-    done: list[tuple[Gesture, Reading]] = field(default_factory=list)  # gestures, and what each was made on
+    most: int
+    done: list[tuple[Gesture, Reading]] = field(default_factory=list)
     last: Reading | None = None
-    restarts: int = 0  # browsers lost
+    restarts: int = 0
 
     def begin(self) -> Reading:
         """Start the episode."""
@@ -91,7 +98,7 @@ class Visit:
         return self.last
 
     def act(self, gesture: Gesture) -> Reading:
-        """Do one thing and look at the page."""
+        """Make a gesture. Returns what the page shows after it."""
         seen = self.last
         assert seen is not None
         self.last = self._call(lambda browser: _perform(browser, gesture, seen))
@@ -99,16 +106,19 @@ class Visit:
         return self.last
 
     def picture(self) -> bytes:
-        """The window as PNG."""
+        """A screenshot of the window, as PNG."""
         return self._call(lambda browser: browser.picture())  # type: ignore[no-any-return]
 
     def leave(self) -> None:
-        """Give the browser to others."""
+        """Free the browser for other episodes."""
         self.pool.release(self)
 
     # ---- calls --------------------------------------------------------------------------------------------
     def _call(self, act: Callable[[Browser], Any]) -> Any:
-        """One call in this visit's browser; in another one, if it was lost, after all that was done before."""
+        """Run a call in this visit's browser. If it was lost, take another one and play the page again first.
+
+        Raises: EpisodeFailure, after `LIVES` lost browsers.
+        """
         for _ in range(LIVES):
             with self.pool.held(self, self.most, self.address) as (browser, kept):
                 try:
@@ -122,13 +132,14 @@ class Visit:
         raise EpisodeFailure(
             boundary="environment",
             where=f"environment miniwob, page {self.page}",
-            what=f"{LIVES} browsers were lost one after the other: {lost}.",
-            remedy="Try `chromium --headless --version` and the free memory; fewer `browsers` need less of it.",
+            what=f"{LIVES} browsers failed one after the other; the last error: {lost}.",
+            remedy="Check that `chromium --headless --version` works and that memory is free; fewer `browsers` need "
+            "less memory.",
         )
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The page's file as a URI."""
         return (folder() / f"{self.page}.html").as_uri()
 
     def _start(self, browser: Browser) -> Reading:
@@ -139,7 +150,7 @@ class Visit:
         return _look(browser, BEGIN, str(self.seed))
 
     def _again(self, browser: Browser) -> None:
-        """Play what was played before, and see that it is the same."""
+        """Play the gestures so far again. Raises: EpisodeFailure, if the page does not show the same."""
         now = self._start(browser)
         for gesture, seen in self.done:
             _same(now, seen, self.page)
@@ -153,8 +164,9 @@ def _same(now: Reading, before: Reading, page: str) -> None:
         raise EpisodeFailure(
             boundary="environment",
             where=f"environment miniwob, page {page}",
-            what="its browser was lost, and the page did not repeat itself in another one.",
-            remedy="Pages that depend on time cannot be played again; give every episode a browser of its own.",
+            what="its browser was lost, and the same gestures gave a different page in another browser.",
+            remedy="Pages that depend on time cannot be played again: set `browsers` to `rollout.in_flight`, so that "
+            "every episode keeps its browser.",
         )
 
 
@@ -167,7 +179,7 @@ def _look(browser: Browser, before: str = "", *arguments: Any) -> Reading:
 
 # ---- gestures as a mouse and a keyboard make them ---------------------------------------------------------
 def _perform(browser: Browser, gesture: Gesture, seen: Reading) -> Reading:
-    """Do it on the page as it was seen."""
+    """Make a gesture on the page that shows `seen`. Returns what the page shows after it."""
     match gesture.kind:
         case "click":
             browser.perform([_mouse(_move(_place(gesture, seen)), *CLICK)])
@@ -181,12 +193,12 @@ def _perform(browser: Browser, gesture: Gesture, seen: Reading) -> Reading:
 
 
 def _type(browser: Browser, gesture: Gesture, seen: Reading) -> Reading:
-    """Into a field: what it holds is replaced. Into a list: the entry of this text is chosen."""
+    """Type a text. In a field it replaces what is there; in a list it chooses the entry of this name."""
     point: tuple[int, int] | tuple[()] = ()
     if gesture.id != FOCUS:
         part = next(part for part in seen.parts if part.element.id == gesture.id)
         point = part.grip
-        if part.element.role != "list":  # whose own menu would open, outside of the page
+        if part.element.role != "list":  # a click at a list opens a menu that is not part of the page
             browser.perform([_mouse(_move(part.grip), *CLICK)])
     if not browser.run(TAKE, gesture.text, *point):
         browser.perform([_keyboard(gesture.text)])

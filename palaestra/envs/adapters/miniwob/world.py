@@ -1,7 +1,7 @@
 """MiniWoB++ (arXiv 1802.08802): over a hundred kinds of small web pages, played in a real Chromium.
 
-Knows tasks, observations, turns and rewards. Pages are played by `visit`, browsers shared by `pool`, rules of the
-expert stand in `experts`.
+This file makes tasks, observations and rewards. `visit` plays a page, `pool` shares the browsers among episodes, and
+`experts` holds the rules of the expert.
 """
 
 from __future__ import annotations
@@ -29,39 +29,44 @@ from palaestra.errors import EpisodeFailure, RecipeError, nearest
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "user"
-SIZE = (160, 210)  # of the part of a page that is its task, and of its picture
-REACH = (160, 440)  # clicks at points further right or below are no clicks
+SIZE = (160, 210)  # pixels of the part of the window that shows the task; the picture has the same size
+REACH = (160, 440)  # a click at a point further right or further down does nothing
 TYPED = ("field", "area", "list")
 Browsers = Annotated[int, pydantic.Field(ge=1, le=16)]
 
 
 @register("environment", "miniwob", source="arXiv 1802.08802", extra="web", modules=("miniwob", "selenium"))
 class MiniWoB:
-    """Do what a small web page asks, in a real browser: click, choose, type, hand in.
+    """Do what a small web page asks, in a real browser: click, choose, type, submit.
 
-    An episode is one page, made from the task's seed: the same seed shows the same page in every browser of the same
-    version. Clicks and keys are those of a mouse and a keyboard. The page tells itself whether it is solved, mostly at
-    the first click that hands something in; there is no limit of time, and no reward fades with time.
+    An episode is one page, made from the task's seed. The same seed shows the same page in every browser of the same
+    version. Clicks and keys are those of a mouse and a keyboard. The page itself decides whether it is solved, in most
+    cases at the first click that submits something. There is no time limit, and rewards do not shrink with time.
 
     Args:
-        tasks: names of pages, mixed evenly; any of the package's. `RULES` of `experts` names the 40 that are tested.
-        observation: "elements" lists what is in view with numbers to act on, "coordinates" lists it without: clicks
-            name points; "screenshot" shows a picture (uint8, 210 × 160 × 3) and the instruction only.
-        boxes: "elements" tells the place of each. Without them, a line takes half as many tokens.
-        calls: the expert and `legal` write `click(3)` in place of `click 3`. Both are always understood.
-        noise: probability that an act is lost: nothing happens. Higher: longer episodes.
+        tasks: names of pages of the package, drawn with equal probability. The default is the 40 pages that have an
+            expert.
+        observation: "elements" lists the visible elements with numbers, and acts name these numbers. "coordinates"
+            lists them without numbers, and clicks name points. "screenshot" shows a picture (uint8, 210 × 160 × 3) and
+            the instruction only.
+        boxes: with "elements", each line also gives the position and size of its element. Without them a line takes
+            half as many tokens.
+        calls: the expert and `legal` write `click(3)` in place of `click 3`. Both forms are always understood.
+        noise: probability that an act is lost, so that nothing happens. Higher: longer episodes.
         max_turns: turns until the episode is cut off. Usual: 16; the expert takes up to 13.
-        browsers: at most that many run in this process, for all episodes together. Higher: faster while there are
-            cores, 320 MB each. Usual: as many as `rollout.workers`, and as `rollout.in_flight`: with more episodes at
-            a time they go on all the same, but play their pages again whenever they get a browser back.
+        browsers: the most browsers that run in this process, for all episodes together; each takes 320 MB. Higher:
+            faster, up to the number of cores. Usual: as many as `rollout.workers` and `rollout.in_flight`. If more
+            episodes run at a time, they share the browsers, and an episode plays its page again from the start each
+            time it gets a browser back.
 
-    Acts: `click 3`, `click 80 120`, `type 3 some words` (which replaces what is there; into a list: chooses; with 0 in
-    place of the number: into whatever has the focus), `key enter` (tab, space, backspace, escape, up, down, left,
-    right), `scroll down`, `scroll up`, `stop` (gives up).
-    Reward: the page's own, from -1 to 1, when it ends the episode; else 0. `success` is a reward above 0.
+    Acts: `click 3`; `click 80 120`; `type 3 some words`, which replaces the text of a field or chooses an entry of a
+    list, and with the number 0 types into the element that has the focus; `key enter` (or tab, space, backspace,
+    escape, up, down, left, right); `scroll down`; `scroll up`; `stop`, which gives up.
+    Reward: the page's own, from -1 to 1, when the page ends the episode; else 0. `success` is a reward above 0.
 
-    A step's `info` tells `executable` (0 for what is not there or was lost) and `stratum`, the page; the episode's
-    `restarts`, if browsers were lost on the way: they are replaced, and the page is played again up to where it was.
+    The `info` of a step has `executable` (0 if the element does not exist or the act was lost) and `stratum`, the name
+    of the page. It has `restarts` if browsers were lost: each is replaced, and the page is played again up to where it
+    was.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -87,7 +92,7 @@ class MiniWoB:
         self._turn, self._said = 0, ""
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` pages; splits never share a seed."""
+        """`n` pages; training and evaluation share no seed."""
         return seeded_tasks("miniwob", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:
@@ -128,7 +133,7 @@ class MiniWoB:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What the page's rule says; it gives up where the rule knows nothing more.
+        """The act that the page's rule gives; `stop` where the rule has no further act.
 
         Raises: EpisodeFailure, for a page without a rule.
         """
@@ -137,7 +142,7 @@ class MiniWoB:
             raise EpisodeFailure(
                 boundary="environment",
                 where=f"environment miniwob, page {visit.page}",
-                what="no rule plays this page, so it has no expert.",
+                what="the page has no expert.",
                 options=nearest(visit.page, RULES),
                 remedy="Leave it out of `tasks`, or train without `warm_start`.",
             )
@@ -161,7 +166,7 @@ class MiniWoB:
         return visit, started(visit.last, self)
 
     def _lost(self) -> bool:
-        """Whether this turn's act is lost, as the task's seed has it."""
+        """Whether this turn's act is lost. The task's seed decides it."""
         assert self._visit is not None
         return derive(self._visit.seed, "noise", self._turn) / 2**63 < self._noise
 
@@ -189,7 +194,7 @@ class MiniWoB:
         )
 
     def _sensible(self, now: Reading) -> list[Gesture]:
-        """A finite list of acts: clicks at all elements, words of the instruction into all fields."""
+        """A finite list of acts: a click at each element, and each likely text into each field."""
         pointed = self._observation != "elements"
         clicks = [
             Gesture(kind="click", **({"point": part.grip} if pointed else {"id": part.element.id}))
@@ -206,7 +211,7 @@ class MiniWoB:
         return list(dict.fromkeys([*clicks, *types, *rest]))
 
     def _words(self, now: Reading) -> list[str]:
-        """What might be typed: quoted texts, else words with a capital or a digit; and, among them, the right one."""
+        """Texts to type: the quoted ones, else the words with a capital or a digit; also the text that is right."""
         quoted = re.findall(r'"([^"]+)"', now.instruction)
         words = [word.strip(".,") for word in now.instruction.split()[1:] if re.search(r"[A-Z0-9]", word)]
         assert self._visit is not None
@@ -227,7 +232,7 @@ def _possible(gesture: Gesture, now: Reading) -> bool:
 
 
 def _pointed(gesture: Gesture, now: Reading, visit: Visit) -> Gesture:
-    """The same without numbers: a click at a point, and what is typed goes into what was clicked before."""
+    """The same gesture without element numbers: a click at a point; typing follows a click and goes to the focus."""
     part: Part | None = next((part for part in now.parts if part.element.id == gesture.id), None)
     if part is None:
         return gesture
@@ -245,6 +250,6 @@ def _refuse_unknown(names: tuple[str, ...], noise: float) -> None:
                 where="environment: miniwob",
                 what=f"`tasks` names `{name}`, and the package has no such page.",
                 options=nearest(name, pages()),
-                remedy=f"It has {len(pages())}; those with an expert are listed in the documentation.",
+                remedy=f"Name some of its {len(pages())} pages; the documentation lists those with an expert.",
             )
     refuse.when_certain("nothing would ever happen", noise=noise)

@@ -1,7 +1,4 @@
-"""Where an OpenEnv environment runs: as an object in this process, or behind a server that holds one a connection.
-
-Knows OpenEnv's classes, its server's messages and schemas of actions. Knows nothing of agents and texts.
-"""
+"""Links to OpenEnv environments: an object in this process, or a server that has one environment per connection."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from palaestra.errors import ContractError, EpisodeFailure, InvalidData, RecipeE
 from palaestra.registry import part
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-OWN = ("metadata",)  # fields of every action that agents need not fill
+OWN = ("metadata",)  # fields of every action that agents do not fill
 
 
 class Refused(Exception):
-    """The environment cannot read an action; the text says why."""
+    """The environment cannot read an action. The text tells the agent why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Shown:
 
 
 class Link(Protocol):
-    """A running environment. `schema` is that of its actions."""
+    """A running environment. `schema` is the JSON schema of its actions."""
 
     schema: dict[str, Any]
 
@@ -48,9 +45,9 @@ class Link(Protocol):
 
 
 class Inside:
-    """An object in this process, of a class that inherits from OpenEnv's Environment.
+    """An environment in this process. Its class inherits from OpenEnv's Environment.
 
-    Raises: ContractError, where the class does not tell the kind of its actions; UnknownName.
+    Raises: ContractError, if the class is another one or does not tell the type of its actions; UnknownName.
     """
 
     def __init__(self, env: str, where: str) -> None:
@@ -60,7 +57,11 @@ class Inside:
         self._object: Any = part("environment", env, where=where).target()
         if not isinstance(self._object, Environment):
             remedy = "Name a class that inherits from openenv.core.env_server.interfaces.Environment."
-            raise ContractError(where=where, what=f"it makes a {type(self._object).__name__}.", remedy=remedy)
+            raise ContractError(
+                where=where,
+                what=f"it makes a {type(self._object).__name__}, which is no OpenEnv environment.",
+                remedy=remedy,
+            )
         self._action = _action_class(type(self._object), where)
         self.schema = _without_own(self._action.model_json_schema())
         self._async = {
@@ -96,10 +97,10 @@ class Inside:
 
 
 class Connected:
-    """An environment behind an OpenEnv server; the connection is its session.
+    """The environment of an OpenEnv server. The connection is its session.
 
     Args:
-        timeout_s: seconds until an answer is given up.
+        timeout_s: seconds to wait for an answer.
 
     Raises: InvalidData, if there is no such server.
     """
@@ -115,7 +116,7 @@ class Connected:
 
     async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown:
         if self._failed:
-            self._client.disconnect()  # what was lost is asked again on a new connection
+            self._client.disconnect()  # after a failure, the next episode has a new connection
             self._failed = False
         return await self._answer(self._client.reset, seed=seed, **options)
 
@@ -128,11 +129,11 @@ class Connected:
     async def _answer(self, method: Any, *arguments: Any, **named: Any) -> Shown:
         try:
             found = await asyncio.to_thread(method, *arguments, **named)
-        except RuntimeError as error:  # what the server answers for any fault
+        except RuntimeError as error:  # the client raises it for any error message of the server
             if "VALIDATION_ERROR" in str(error):
                 raise Refused("the fields do not fit the action") from None
             raise self._failure(error) from error
-        except Exception as error:  # of the transport, which has errors of its own
+        except Exception as error:  # errors of the connection are of many types
             raise self._failure(error) from error
         return Shown(dict(found.observation), float(found.reward or 0.0), bool(found.done))
 
@@ -142,7 +143,7 @@ class Connected:
             boundary="environment",
             where=f"{self._where}, {self._url}",
             what=f"the server failed: {type(error).__name__}: {error}.",
-            remedy="See the server's own log; it must allow as many sessions at once as episodes are played.",
+            remedy="See the log of the server. It must allow as many sessions at once as there are episodes at once.",
         )
 
     def _get(self, path: str) -> Any:
@@ -151,24 +152,24 @@ class Connected:
             with urllib.request.build_opener(*proxies).open(self._url + path, timeout=self._timeout) as answer:
                 return json.load(answer)
         except (OSError, ValueError, urllib.error.URLError) as error:
-            remedy = "Start the server first; `url` is its address, such as http://127.0.0.1:8000."
+            remedy = "Start the server first. `url` is its address, such as http://127.0.0.1:8000."
             raise InvalidData(
                 where=self._where, what=f"{self._url} does not answer: {error}.", remedy=remedy
             ) from error
 
 
 def connect(env: str | None, url: str | None, timeout_s: float, where: str) -> Link:
-    """The environment of a class, or the one behind a server. Raises: RecipeError, unless one of both is named."""
+    """A link to the class `env` or to the server at `url`. Raises: RecipeError, unless exactly one is given."""
     if env is not None and url is None:
         return Inside(env, where)
     if url is not None and env is None:
         return Connected(url, timeout_s, where)
-    what = "both `env` and `url` are named." if env else "neither `env` nor `url` is named."
+    what = "both `env` and `url` are set." if env else "neither `env` nor `url` is set."
     raise RecipeError(where=where, what=what, remedy="Set `env` for a class in this process, or `url` for a server.")
 
 
 def package() -> Any:
-    """OpenEnv. Raises: MissingExtra."""
+    """The package `openenv.core`. Raises: MissingExtra, if it is not installed."""
     try:
         import openenv.core
     except ModuleNotFoundError:
@@ -177,7 +178,7 @@ def package() -> Any:
 
 
 def _action_class(cls: type, where: str) -> type[pydantic.BaseModel]:
-    """The kind of actions: of `Environment[Action, …]`, else of `step`'s signature."""
+    """The class of actions, from `Environment[Action, …]` or else from the signature of `step`."""
     from openenv.core.env_server.types import Action
 
     stated = [kind for one in cls.__mro__ for made in getattr(one, "__orig_bases__", ()) for kind in get_args(made)]
@@ -188,11 +189,11 @@ def _action_class(cls: type, where: str) -> type[pydantic.BaseModel]:
     remedy = (
         "Write `class Mine(Environment[MyAction, MyObservation, State])`, or annotate `step(self, action: MyAction)`."
     )
-    raise ContractError(where=where, what="the kind of its actions is not known.", remedy=remedy)
+    raise ContractError(where=where, what="it does not tell the type of its actions.", remedy=remedy)
 
 
 def _without_own(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of what an agent fills in."""
+    """A schema without the fields that agents do not fill."""
     properties = {name: field for name, field in schema.get("properties", {}).items() if name not in OWN}
     required = [name for name in schema.get("required", ()) if name not in OWN]
     return {**schema, "properties": properties, "required": required}

@@ -1,6 +1,6 @@
-"""OpenEnv environments (https://github.com/meta-pytorch/OpenEnv), in this process or behind a server.
+"""OpenEnv environments (https://github.com/meta-pytorch/OpenEnv): answers become actions, observations become texts.
 
-Knows how an answer becomes an action and an observation a text. Where the environment runs is in `openenv_links`.
+`links.py` runs the environment in this process or talks to its server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from palaestra.tools import Tool, Toolbox
 
 AGENT = "player"
 SEEDS = 1 << 31
-MOST = 64  # numbers of a range that are listed as legal
+MOST = 64  # a range of more numbers is not listed as legal
 TOOL = "act"
 
 
@@ -29,33 +29,35 @@ TOOL = "act"
     "environment", "openenv", source="https://github.com/meta-pytorch/OpenEnv", extra="adapters", modules=("openenv",)
 )
 class OpenEnv:
-    """Play an OpenEnv environment: a class in this process, or one behind a running server.
+    """Play an OpenEnv environment: a class in this process, or the environment of a running server.
 
     Args:
-        env: a class (or a function without arguments that makes an object) of OpenEnv's Environment,
-            `path/to/file.py:Class`. Its actions are the class in `Environment[MyAction, …]`, or of `step`'s signature.
-        url: in its place, the address of an OpenEnv server: http://127.0.0.1:8000. Each of our environments is a
-            session of its own: the server must allow as many as episodes are played at once.
-        options: keyword arguments of `reset` beside `seed`.
-        field: of the action, which an answer fills as it is: a text, a number or a choice; other fields keep their
-            defaults. None: the only field there is; where there are several, an answer is a call.
-        format: how an action of several fields is written, as a call of the tool `act`: json, tagged, code or words.
-        show: fields of the observation that are shown, in this order; None: all.
-        legal: the field of the observation that lists what can be done, for actions of a single field; None: none.
-        success_at: the sum of rewards from which on an episode is a success; None: there is a score only.
-        max_turns: actions until the episode is cut off; also those that could not be read.
-        timeout_s: seconds until a server's answer is given up.
+        env: a class that inherits from OpenEnv's Environment, or a function without arguments that makes such an
+            object: `path/to/file.py:Class`. The type of its actions is the class in `Environment[MyAction, …]`, or the
+            one in the signature of `step`.
+        url: instead of `env`, the address of an OpenEnv server, such as http://127.0.0.1:8000. Each episode needs a
+            session, so the server must allow as many sessions as episodes run at once.
+        options: keyword arguments of `reset` besides `seed`.
+        field: the field of the action that an answer fills: a text, a number or a choice. Other fields keep their
+            defaults. None: the only field; if there are several, an answer is a call with all fields.
+        format: how an action of several fields is written as a call of the tool `act`: json, tagged, code or words.
+        show: fields of the observation that are shown, in this order. None: all.
+        legal: the field of the observation that lists the legal values, for actions of one field. None: there is none.
+        success_at: the least sum of rewards of a success. None: episodes have a score only.
+        max_turns: turns until the episode is cut off. Unreadable actions count.
+        timeout_s: seconds to wait for a server's answer.
 
-    What is supported: `reset(seed, …)`, `step`, their async forms, rewards and `done`, over WebSocket as in process.
-    Not supported: actions with tensors; the tools of environments that are MCP servers (make a toolbox of these).
-    An environment that ignores `seed` makes other episodes from the same task.
-    Info: `score`, the sum of rewards; `success`; `invalid` for what is no action; it changes nothing but the turn.
+    Supported: `reset(seed, …)`, `step` and their async forms, rewards and `done`, in process and over WebSocket.
+    Not supported: actions with tensors; the tools of MCP servers (make a toolbox of these).
+    If the environment ignores `seed`, a task does not determine its episode.
+    Info: `score`, the sum of rewards; `success`; `invalid` for an answer that is no action. Such an answer changes
+    nothing but takes a turn.
     Raises: RecipeError; ContractError; InvalidData, if no server answers; MissingExtra, if openenv is not installed.
     """
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks",)
-    provides = frozenset({"outcome"})  # columns that tables made of it have
+    provides = frozenset({"outcome"})  # columns of a table of its episodes
 
     def __init__(
         self,
@@ -78,8 +80,8 @@ class OpenEnv:
         self._field = _only_field(self._link.schema, field, self._where)
         Refusals(self._where).when(
             legal is not None and self._field is None,
-            "the action has several fields.",
-            "Name the one that the list is about in `field`.",
+            f"`legal` is set to `{legal}`, and the action has several fields.",
+            "Set `field` to the one whose values it lists.",
         )
         act = Tool(
             name=TOOL,
@@ -93,7 +95,7 @@ class OpenEnv:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` seeds; splits never share one."""
+        """`n` tasks that differ in their seeds. Splits share no seed."""
         return seeded_tasks("openenv", self._params, split, n, seed)
 
     async def reset(self, task: Task) -> StepResult:
@@ -128,7 +130,7 @@ class OpenEnv:
 
     # ---- actions and observations -------------------------------------------------------------------------
     def _fields(self, value: Any) -> dict[str, Any]:
-        """The action's fields in an answer. Raises: Refused."""
+        """The fields of the action that an answer means. Raises: Refused."""
         if self._field is not None:
             return {self._field: _read(value, self._link.schema["properties"][self._field])}
         parsed = self._box.read(str(value or ""))
@@ -157,7 +159,7 @@ class OpenEnv:
         return _listed(self._link.schema["properties"][self._field])
 
     def _manual(self) -> str | None:
-        """What the agent is told of actions; nothing where a field of a single text explains itself."""
+        """What the agent is told about actions. None if a single field has no description."""
         if self._field is None:
             return self._box.explain()
         told = self._link.schema["properties"][self._field].get("description")
@@ -166,7 +168,7 @@ class OpenEnv:
 
 # ---- single fields --------------------------------------------------------------------------------------------
 def _only_field(schema: Mapping[str, Any], chosen: str | None, where: str) -> str | None:
-    """The field that an answer fills as it is, if it is a text, a number or a choice."""
+    """The field that an answer fills, or None if an answer is a call with all fields."""
     names = [chosen] if chosen is not None else list(schema["properties"])
     if len(names) == 1 and names[0] in schema["properties"]:
         field = schema["properties"][names[0]]
@@ -176,14 +178,14 @@ def _only_field(schema: Mapping[str, Any], chosen: str | None, where: str) -> st
         return None
     raise RecipeError(
         where=where,
-        what=f"an action has no field `{chosen}` that is a text, a number or a choice.",
+        what=f"the action has no field `{chosen}` that is a text, a number or a choice.",
         options=schema["properties"],
-        remedy="Leave `field` out: then an answer is a call with all fields.",
+        remedy="Name a field that it has, or leave `field` out: then an answer is a call with all fields.",
     )
 
 
 def _read(value: Any, field: Mapping[str, Any]) -> Any:
-    """An answer as the kind of the field. Raises: Refused."""
+    """An answer as a value of the field's type. Raises: Refused."""
     text = str(value if value is not None else "").strip()
     try:
         if "enum" in field:
@@ -199,7 +201,7 @@ def _read(value: Any, field: Mapping[str, Any]) -> Any:
 
 
 def _listed(field: Mapping[str, Any]) -> list[str] | None:
-    """All values of a field of few values."""
+    """All values of a field if they are few, else None."""
     if "enum" in field:
         return [str(choice) for choice in field["enum"]]
     if field["type"] == "boolean":

@@ -1,7 +1,4 @@
-"""Games of OpenSpiel (arXiv 1908.09453): loading them, and who plays them well.
-
-Knows the package, its games and its solvers. Knows nothing of agents, tasks or rewards.
-"""
+"""Games of OpenSpiel (arXiv 1908.09453): how they are loaded, and the experts that play them."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from typing import Any
 from palaestra.errors import RecipeError, missing_extra, nearest
 
 PLACE = "environment openspiel"
-Solver = Callable[[Any, random.Random], int]  # a state and a draw → the action of whoever is to move
-NASH_ROUNDS = 1000  # of regret minimization: in Kuhn poker both players together can gain 2e-4 by deviating
-SIMULATIONS = 500  # of tree search for one move
-MOST_JOINT = 10_000  # joint policies that are tried for an optimum
+Solver = Callable[[Any, random.Random], int]  # a state and a generator → the move of the player to move
+NASH_ROUNDS = 1000  # iterations of CFR+; after them NashConv is 2e-4 in Kuhn poker
+SIMULATIONS = 500  # of tree search, for one move
+MOST_JOINT = 10_000  # policies of the first player that are tried for the best joint policy
 
 
 @functools.cache
@@ -32,9 +29,9 @@ def package() -> Any:
 
 @functools.cache
 def load(text: str) -> Any:
-    """The game of a string of OpenSpiel, such as `kuhn_poker(players=3)`.
+    """Load the game of a game string, such as `kuhn_poker(players=3)`.
 
-    Raises: RecipeError, for an unknown game, or one in which players move at the same time; MissingExtra.
+    Raises: RecipeError, for an unknown game or one with simultaneous moves; MissingExtra.
     """
     spiel, name = package(), text.partition("(")[0].strip()
     known = spiel.registered_names()
@@ -59,17 +56,18 @@ def load(text: str) -> Any:
 
 
 def common_payoff(game: Any) -> bool:
-    """Whether all players get the same."""
+    """Whether all players always get the same payoff."""
     return bool(game.get_type().utility == package().GameType.Utility.IDENTICAL)
 
 
 # ---- good play --------------------------------------------------------------------------------------------
 @functools.cache
 def solver(text: str) -> Solver | None:
-    """Who plays a game well; None if nobody is known.
+    """The expert of a game; None if it has none.
 
-    Tic-tac-toe: exact minimax, any optimal move. Kuhn poker of two: an equilibrium by CFR+ (arXiv 1407.5042).
-    Tiny Hanabi: the best joint policy. Other games of two with open cards and no chance: Monte-Carlo tree search.
+    Tic-tac-toe: exact minimax, any optimal move. Kuhn poker of two players: an equilibrium by CFR+ (arXiv 1407.5042).
+    Tiny Hanabi: the best joint policy. Other zero-sum games of two players with perfect information and no chance:
+    Monte-Carlo tree search.
     """
     game, kinds = load(text), package().GameType
     kind = game.get_type()
@@ -85,11 +83,11 @@ def solver(text: str) -> Solver | None:
 
 
 def _minimax() -> Solver:
-    """Backward induction over positions, each solved once."""
+    """Backward induction over positions. Each position is solved once."""
     values: dict[str, float] = {}
 
     def value(state: Any) -> float:
-        """What the first player gets."""
+        """The payoff of the first player under optimal play."""
         place = str(state)
         if place not in values:
             best = max if state.current_player() == 0 else min
@@ -121,7 +119,9 @@ def _equilibrium(game: Any) -> Solver:
 
 
 def _joint_optimum(game: Any) -> Solver | None:
-    """Every policy of the first player with the second's best answer; the best pair is optimal in a common payoff."""
+    """The best joint policy of a game of common payoff. Each policy of the first player is tried with the second
+    player's best response to it. None if there are more than `MOST_JOINT` policies to try.
+    """
     places = _places(game.new_initial_state(), 0)
     choices = [[(place, move) for move in moves] for place, moves in sorted(places.items())]
     if functools.reduce(lambda total, moves: total * len(moves), choices, 1) > MOST_JOINT:
@@ -137,7 +137,7 @@ def _joint_optimum(game: Any) -> Solver | None:
 
 
 def _places(state: Any, player: int) -> dict[str, list[int]]:
-    """The information states of one player below `state`, with what is legal there."""
+    """The information states of one player in `state` and after it, each with its legal moves."""
     if state.is_terminal():
         return {}
     own = not state.is_chance_node() and state.current_player() == player

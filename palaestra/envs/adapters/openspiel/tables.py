@@ -1,8 +1,8 @@
-"""Policies of a game as tables, and what tables are worth: exploitability, averages, who beats whom.
+"""Policies of a game as tables, and measures of them: exploitability, averages, cross-play.
 
-A table holds the probabilities of the legal moves at every information state; `tabular.py` makes one of a policy.
-Tables can be averaged (a mixture whose member is drawn at the beginning of a game is such an average), and OpenSpiel
-computes what best answers gain against them.
+A table holds the probabilities of the legal moves at every information state; `tabular.py` makes one from a policy.
+`average` gives the table of a mixture, from which each player draws one member at the start of a game. OpenSpiel
+computes the gain of best responses.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from palaestra.errors import InvalidData
 
 Game = str | OpenSpiel
 Moves = Mapping[str, Mapping[int, float]]  # information state → move → probability
-MOST = 500_000  # information states of a game that is still put into a table
+MOST = 500_000  # information states; larger games get no table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tabular(Mapping[str, Mapping[int, float]]):
-    """A policy as a table: information state → legal move → probability, summing to 1 at each.
+    """A policy as a table: information state → legal move → probability. The probabilities of a state sum to 1.
 
     Attributes:
-        moves: the table. players: whose information state it is.
-        outside: the probability of whatever is no legal move in the game's words, before the legal ones were scaled
-            to 1; 0 for networks, which are told what is legal.
+        moves: the table.
+        players: information state → its player.
+        outside: information state → the probability of all texts that are no legal move in the game's words, before
+            the legal moves were scaled to 1. It is 0 for network policies, which only draw legal moves.
     """
 
     moves: dict[str, dict[int, float]]
@@ -49,7 +50,13 @@ class Tabular(Mapping[str, Mapping[int, float]]):
 
 
 class Place(NamedTuple):
-    """An information state: whose, what is seen there, the legal moves as texts, and the player's own way to it."""
+    """An information state.
+
+    Attributes:
+        seen: the observation of the player there.
+        moves: the legal moves: index → text.
+        past: the player's own moves on the way there, each with the information state in which it was made.
+    """
 
     key: str
     player: int
@@ -59,7 +66,7 @@ class Place(NamedTuple):
 
 
 def places(game: Game) -> list[Place]:
-    """All information states, a player's earlier ones before the later ones.
+    """All information states. States with fewer own moves before them come first.
 
     Raises: InvalidData, for a game with more than 500,000 of them; RecipeError, for an unknown game.
     """
@@ -82,24 +89,28 @@ def places(game: Game) -> list[Place]:
                 own = (*pasts[:player], (*pasts[player], (key, move)), *pasts[player + 1 :])
             waiting.append((state.child(move), own))
         if len(found) > MOST:
-            raise InvalidData(where="exploitability", what=f"the game has more than {MOST:,} information states.")
+            raise InvalidData(
+                where="exploitability",
+                what=f"the game has more than {MOST:,} information states, too many for a table.",
+                remedy="Choose a smaller game.",
+            )
     return sorted(found.values(), key=lambda place: len(place.past))
 
 
 def uniform(game: Game) -> Tabular:
-    """Every legal move alike."""
+    """The policy that plays every legal move with equal probability."""
     known = places(game)
     moves = {place.key: dict.fromkeys(place.moves, 1.0 / len(place.moves)) for place in known}
     return Tabular(moves, {place.key: place.player for place in known})
 
 
-# ---- what tables are worth --------------------------------------------------------------------------------
+# ---- exploitability and averages --------------------------------------------------------------------------
 def nash_conv(game: Game, policy_of: Moves) -> float:
-    """What all players together would gain if each alone changed to a best answer; 0 in an equilibrium alone.
+    """The sum of what each player would gain by a best response to the others; 0 only in an equilibrium.
 
         Σ_i  max_{π'_i} u_i(π'_i, π_{−i}) − u_i(π)              in the game's own units: chips in Kuhn poker
 
-    The exploitability of a game of two is half of it. Uniform play in Kuhn poker: 0.9167.
+    In a game of two players, exploitability is half of it. Uniform play in Kuhn poker has 0.9167.
 
     Args:
         policy_of: a table with all information states of the game, such as `tabular` or `average` give.
@@ -113,26 +124,27 @@ def nash_conv(game: Game, policy_of: Moves) -> float:
     except package().SpielError as error:
         raise InvalidData(
             where="exploitability",
-            what=f"OpenSpiel cannot judge this table: {str(error).splitlines()[0]}",
+            what=f"OpenSpiel refuses this table: {str(error).splitlines()[0]}",
             remedy="Give a policy for every information state of the game.",
         ) from error
 
 
 def average(game: Game, tables: Sequence[Moves], *, weights: Sequence[float] | None = None) -> Tabular:
-    """The policy that plays like a mixture whose member each player draws at the beginning of a game.
+    """The policy that plays like a mixture from which each player draws one member at the start of a game.
 
         π̄(a|s) = Σ_t w_t ρ_t(s) π_t(a|s) / Σ_t w_t ρ_t(s)       ρ_t(s) = Π π_t of the player's own moves on its way to s
 
-    Of the snapshots of a run it is fictitious play's average; of a pool's members it is the pool, drawn uniformly.
-    Where no member comes to, it is the plain mean.
+    For the snapshots of a run this is the average policy of fictitious play. For the members of a pool of opponents it
+    is an opponent drawn uniformly from the pool. In a state that no member reaches it is the weighted mean of their
+    probabilities.
 
     Args:
-        weights: of the tables; None: all alike.
+        weights: of the tables; None: all equal.
 
-    Raises: InvalidData, without any table.
+    Raises: InvalidData, if there is no table.
     """
     if not tables:
-        raise InvalidData(where="exploitability", what="there is no table to average.")
+        raise InvalidData(where="exploitability", what="`tables` is empty.", remedy="Give at least one table.")
     shares = [1.0] * len(tables) if weights is None else list(weights)
     known = places(game)
     moves: dict[str, dict[int, float]] = {}
@@ -155,13 +167,13 @@ def _reach(table: Moves, place: Place) -> float:
     return reach
 
 
-# ---- who beats whom ---------------------------------------------------------------------------------------
+# ---- cross-play -------------------------------------------------------------------------------------------
 def cross_play(game: Game, tables: Sequence[Moves]) -> np.ndarray:
-    """What each policy wins from each other on average over both seats, exactly: float64 (policies, policies).
+    """The exact mean payoff of each policy (row) against each other (column), over both seats: float64 (n, n).
 
     In a zero-sum game the matrix is antisymmetric and its diagonal 0.
 
-    Raises: InvalidData, for a game that is not of two players.
+    Raises: InvalidData, if the game does not have two players.
 
     >>> kuhn = uniform("kuhn_poker")
     >>> bold = {place: {0: 0.0, 1: 1.0} for place in kuhn}
@@ -171,7 +183,9 @@ def cross_play(game: Game, tables: Sequence[Moves]) -> np.ndarray:
     loaded = load(game) if isinstance(game, str) else game.game
     if loaded.num_players() != 2:
         raise InvalidData(
-            where="cross_play", what=f"the game has {loaded.num_players()} players, and seats are swapped."
+            where="cross_play",
+            what=f"the game has {loaded.num_players()} players; it needs 2.",
+            remedy="Choose a game of two players.",
         )
     start = loaded.new_initial_state()
     found = np.zeros((len(tables), len(tables)))
@@ -183,13 +197,13 @@ def cross_play(game: Game, tables: Sequence[Moves]) -> np.ndarray:
 
 
 def cycles(payoffs: np.ndarray, *, margin: float = 0.0) -> float:
-    """The share of triples of policies that run in a circle: a beats b, b beats c and c beats a. In [0, 1].
+    """The share, in [0, 1], of triples of policies that form a cycle: a beats b, b beats c and c beats a.
 
     Args:
-        payoffs: (policies, policies), antisymmetric, as `cross_play` gives it.
-        margin: what counts as beating. Higher: fewer circles.
+        payoffs: (n, n), antisymmetric, as `cross_play` gives it.
+        margin: a policy beats another one if its payoff exceeds this. Higher: fewer cycles.
 
-    A pool without circles has a best member, and a rating says all of it; with them no rating does.
+    Without cycles a rating can say who beats whom. With cycles no rating can.
 
     >>> cycles(np.array([[0, 1, -1], [-1, 0, 1], [1, -1, 0]]))
     1.0
@@ -204,7 +218,7 @@ def cycles(payoffs: np.ndarray, *, margin: float = 0.0) -> float:
 
 
 def _values(state: Any, first: Moves, second: Moves) -> tuple[float, float]:
-    """What both get from here on average."""
+    """The expected payoffs of both players from a state on."""
     if state.is_terminal():
         gains = state.returns()
         return float(gains[0]), float(gains[1])

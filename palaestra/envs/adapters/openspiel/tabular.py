@@ -1,6 +1,6 @@
-"""A policy, network or language, as a table: the probabilities of the legal moves at every information state of a game.
+"""Makes a table of a policy: the probabilities of the legal moves at every information state of a game.
 
-What tables are worth is computed in `tables.py`.
+It takes network and language policies. `tables.py` computes exploitability and cross-play from the tables.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ def tabular(
 ) -> Tabular:
     """The probabilities of the legal moves at every information state.
 
-    A network policy is asked with the legal moves as mask. Of a language policy it is the probability of each legal
-    move's text and the end after it, with the player's own earlier observations and moves in its context; what it
-    would say otherwise is `outside`, and the legal texts are scaled to 1. Who reads moves more generously than by
-    their texts counts some of what is `outside` as legal.
+    A network policy gets the legal moves as a mask. For a language policy, a move's probability is that of its text
+    with the end token after it; the player's earlier observations and moves are in the context. The probability of all
+    other texts is `outside`, and the legal moves are scaled to sum to 1. An environment may also read other texts as
+    legal moves, such as other spellings; they count as `outside`.
 
     Args:
-        policy: of a run, or a copy of it. game: a game string, or the environment, for its way to show things.
-        context: of a language policy, as in `Role`; None: its full history. prompt: around what it is shown, "{text}".
-        temperature: > 0, that it plays at. Higher: closer to uniform.
+        policy: of a run, or a copy of it.
+        game: a game string, or the environment if its options change what is shown.
+        context: of a language policy, as in `Role`; None: its full history.
+        prompt: text around an observation, which stands at "{text}".
+        temperature: > 0, at which the policy plays. Higher: closer to uniform.
 
-    Raises: InvalidData, for a temperature of 0 or a game that is too large.
+    Raises: InvalidData, for a temperature of 0 or a game with too many information states.
 
     >>> from palaestra.data import RunSetup
     >>> from palaestra.envs.adapters.openspiel.tables import nash_conv
@@ -48,8 +50,8 @@ def tabular(
     if not temperature > 0:
         raise InvalidData(
             where="exploitability",
-            what=f"a policy at temperature {temperature:g} has no probabilities.",
-            remedy="Give the temperature that it is sampled at.",
+            what=f"`temperature` is {temperature:g}, and the probabilities need one above 0.",
+            remedy="Give the temperature at which the policy is sampled.",
         )
     known = places(game)
     shares = _probabilities(policy, known, context, prompt, temperature)
@@ -65,7 +67,10 @@ def tabular(
 def _probabilities(
     policy: Any, known: Sequence[Place], context: Any, prompt: str | None, temperature: float
 ) -> list[list[float]]:
-    """By the log-probability of each legal move, taken after the player's own way to the place."""
+    """For each information state the probabilities of its legal moves.
+
+    Each legal move becomes the last step of a trajectory that begins with the player's own moves on the way there.
+    """
     by_key = {place.key: place for place in known}
     told = {key: _told(place.seen, prompt) for key, place in by_key.items()}
     tried: list[Trajectory] = []
@@ -86,7 +91,7 @@ def _probabilities(
 
 
 def _scores(policy: Any, tried: Sequence[Trajectory], start: int, temperature: float) -> list[float]:
-    """Log-probability of the last step of each of some trajectories, summed over its tokens."""
+    """The log-probability of the last step of each trajectory of a chunk, summed over the step's tokens."""
     rows = rows_of(tried[start : start + CHUNK])
     samples = policy.collate(rows, temperature=temperature)
     which = range(len(samples.cost))

@@ -1,6 +1,6 @@
 """OpenSpiel (arXiv 1908.09453): board and card games as environments, in self-play or against a fixed opponent.
 
-Knows seats, moves, observations and rewards. Games and good play come from `openspiel_games`.
+`games` loads the games and gives the experts. This file makes tasks, observations and rewards.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ Tensor = Literal["observation", "information_state"]
     modules=("pyspiel",),
 )
 class OpenSpiel:
-    """A sequential game; seat i is the agent `player_i`.
+    """Play a game of OpenSpiel in which players move one after the other. Seat i is the agent `player_i`.
 
     Args:
         game: a game string of OpenSpiel: `tic_tac_toe`, `kuhn_poker`, `tiny_hanabi` (a two-card signaling game),
             `leduc_poker`, `connect_four`, `kuhn_poker(players=3)` …
-        opponent: who has the other seats. "self": agents of the run. "random": any legal move. "first": always the
-            first legal move, a fixed opponent that can be exploited. "expert": see below.
-        seats: against a fixed opponent, the seat of the only agent: by the task's seed, or always the first, or
-            always the last one.
-        reward_max: rewards are multiplied so that the most that can be won or lost is this.
+        opponent: who plays the other seats. "self": agents of the run. "random": any legal move. "first": always the
+            first legal move, a fixed opponent that can be exploited. "expert": the expert, see below.
+        seats: the seat of the only agent, against a fixed opponent. "alternate": the task's seed decides. "first" and
+            "last": always this seat.
+        reward_max: rewards are scaled so that the most that can be won or lost is this.
         show_actions: end the text with the legal moves.
-        tensor: which tensor of the game is the vector. "observation": what lies on the table now, in games with
-            history not all that the player knows. "information_state": all that it knows, moves included. In Leduc
-            poker 936 situations have 516 different observation tensors and 936 information-state tensors, so a
-            network without memory that reads the first cannot play well. Games of open cards, such as tic-tac-toe, have
-            no information-state tensor and need none.
+        tensor: which tensor of the game is the vector. "observation": what lies on the table now; in some games the
+            player knows more than that from earlier moves. "information_state": all that the player knows, with the
+            moves so far. In Leduc poker 936 information states have 516 different observation tensors and 936
+            information-state tensors, so a network without memory that reads the observation tensor cannot play well.
+            Games of perfect information, such as tic-tac-toe, have no information-state tensor and need none.
 
-    Chance and opponents draw from the task's seed. A move is an index, or its text in OpenSpiel's words. Whoever
-    makes an illegal move loses `reward_max` and ends the game, and nobody else is rewarded.
-    Observation: `vector`, the seat one-hot and the game's tensor; `legal`, indices; `state_key`, the position where
-    all is open, else the information state.
-    Info: `illegal` of the agent who made such a move. At the end `game`; `success`, whether the agent (in
-    self-play: player_0) got more than anyone else, or in a common payoff the most there is; `score`, its payoff
-    between 0 and 1.
-    Expert: exact in tic-tac-toe and tiny Hanabi, an equilibrium in Kuhn poker of two, tree search in other games of
-    two without chance and hidden cards; no expert elsewhere.
-    Raises: RecipeError, for an unknown game, one with simultaneous moves, an expert that nobody knows, or a tensor
-        that the game does not have; MissingExtra, if open_spiel is not installed.
+    Chance and opponents draw from the task's seed. A move is an index, or its text in OpenSpiel's words. An illegal
+    move ends the game: the agent who made it gets -`reward_max`, and the others get nothing.
+    Observation: `vector`, the seat one-hot and the game's tensor; `legal`, indices; `state_key`, the position in games
+    of perfect information, else the information state.
+    Info: `illegal`, for the agent that made an illegal move. At the end `game`; `success`, whether the agent (in
+    self-play: player_0) got more than anyone else or, in a game of common payoff, the most that is possible; `score`,
+    its payoff, scaled to [0, 1].
+    Expert: exact in tic-tac-toe and tiny Hanabi; an equilibrium in Kuhn poker of two players; tree search in other
+    zero-sum games of two players with perfect information and no chance. Other games have none.
+    Raises: RecipeError, for an unknown game, a game with simultaneous moves, the opponent "expert" in a game without
+        one, or a tensor that the game does not have; MissingExtra, if open_spiel is not installed.
     """
 
     abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
@@ -94,7 +94,7 @@ class OpenSpiel:
         if solver(game) is None:
             Refusals(PLACE).when(
                 opponent == "expert",
-                f"nobody is known who plays `{game}` well, so there is no opponent `expert`.",
+                f"`{game}` has no expert, so there is no opponent `expert`.",
                 "Set `opponent` to self, random or first.",
             )
             self.abilities = without(self.abilities, "expert")
@@ -102,11 +102,11 @@ class OpenSpiel:
         self._seed, self._seat, self._paid = 0, 0, [0.0] * self._players
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games; splits never share a seed."""
+        """`n` games; training and evaluation share no seed."""
         return seeded_tasks("openspiel", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The game and the seat: cards and dice are chance, and a game is the same each time."""
+        """The game and the seat. Chance, such as cards and dice, is not content."""
         return [self._name, self._seat_of(task)]
 
     def _seat_of(self, task: Task) -> int:
@@ -145,10 +145,10 @@ class OpenSpiel:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """A good move; which of several, and a mixed strategy's choice, is drawn from the task's seed."""
+        """A move of the expert. Equally good moves and mixed strategies draw from the task's seed."""
         state = self._playing()
         choose = solver(self._name)
-        assert choose is not None  # else `abilities` leave it out
+        assert choose is not None  # `abilities` has "expert" only in games with one
         move = choose(state, self._draw("expert"))
         return Action(text=self.moves()[move], value=move)
 
@@ -157,7 +157,7 @@ class OpenSpiel:
         return _moves(self._playing())
 
     def observation(self, state: Any) -> Observation:
-        """What whoever is to move sees of any state of the game: for those who look at all of them."""
+        """What the player to move sees in any state of the game. `tables.py` calls it for all states."""
         seat = state.current_player()
         shown, place = _shown(self._game, state, seat)
         text = " ".join(f"you are player {seat}. {shown}".split())
@@ -179,24 +179,24 @@ class OpenSpiel:
 
     @property
     def game(self) -> Any:
-        """The game as OpenSpiel has it."""
+        """The game as an object of OpenSpiel."""
         return self._game
 
     # ---- play ---------------------------------------------------------------------------------------------
     @property
     def _ours(self) -> tuple[str, ...]:
-        """The agents who act in this game."""
+        """The agents that act in this game."""
         return self.agents if self._opponent == "self" else (self.agents[self._seat],)
 
     def _playing(self) -> Any:
         return started(self._state, self)
 
     def _draw(self, purpose: str) -> random.Random:
-        """Whatever is random here; the history's length is the clock, so that a snapshot needs no generator."""
+        """A generator for this purpose and move. It is made anew from the seed, so a snapshot need not keep it."""
         return random.Random(derive(self._seed, purpose, len(self._state.history())))
 
     def _go_on(self) -> None:
-        """Let chance and opponents move until an agent is asked, or the game is over."""
+        """Make the moves of chance and opponents, until an agent has to move or the game is over."""
         state = self._state
         while not state.is_terminal():
             if state.is_chance_node():
@@ -216,7 +216,7 @@ class OpenSpiel:
         return int(draw.choice(state.legal_actions()))
 
     def _read(self, value: Any) -> int | None:
-        """The move meant by an index or a text; None if it cannot be read. It may be illegal."""
+        """The move that an index or a text stands for; it may be illegal. None if it cannot be read."""
         if isinstance(value, str):
             text = " ".join(value.lower().split())
             for move, spelled in self.moves().items():
@@ -229,7 +229,7 @@ class OpenSpiel:
 
     # ---- results ------------------------------------------------------------------------------------------
     def _pay(self) -> dict[str, float]:
-        """What each of our agents gained since the last time."""
+        """The reward of each acting agent since the last call."""
         now = list(self._state.returns())
         gained = {name: self._scale * (now[seat] - self._paid[seat]) for seat, name in enumerate(self.agents)}
         self._paid = now
@@ -267,7 +267,10 @@ def _moves(state: Any) -> dict[int, str]:
 
 
 def _known_tensor(game: Any, name: str, asked: Tensor) -> Tensor | None:
-    """The tensor that is read: the one asked for; in place of a missing observation tensor the other one; or None."""
+    """The tensor to read: the one asked for, or the information-state tensor if the game has no observation tensor.
+
+    None if the game has neither. Raises: RecipeError, if it lacks the information-state tensor that was asked for.
+    """
     kind = game.get_type()
     if asked == "observation" and kind.provides_observation_tensor:
         return "observation"
@@ -277,7 +280,7 @@ def _known_tensor(game: Any, name: str, asked: Tensor) -> Tensor | None:
         raise RecipeError(
             where=PLACE,
             what=f"`{name}` has no information-state tensor.",
-            remedy="Leave `tensor` out: the observation tensor is read, where the game has one.",
+            remedy="Leave `tensor` out, to use the observation tensor if the game has one.",
         )
     return None
 
@@ -290,7 +293,7 @@ def _tensor_size(game: Any, tensor: Tensor | None) -> int | None:
 
 
 def _shown(game: Any, state: Any, seat: int) -> tuple[str, str]:
-    """What a player sees, as text, and the key of its situation."""
+    """What a player sees, as text, and the part of its state key that tells situations apart."""
     kind = game.get_type()
     open_cards = kind.information == package().GameType.Information.PERFECT_INFORMATION
     shown = state.observation_string(seat) if kind.provides_observation_string else str(state)

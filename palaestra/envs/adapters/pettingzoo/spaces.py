@@ -1,7 +1,4 @@
-"""Spaces of PettingZoo agents: what an agent sees as text and numbers, and what its answer means as an action.
-
-Knows Gymnasium's spaces. Knows nothing of turns, rewards and who acts.
-"""
+"""Spaces of PettingZoo agents: turns what an agent sees into an observation, and its answer into an action."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from palaestra.data import Observation
 from palaestra.errors import RecipeError
 
 CHANNELS = (1, 3, 4)  # of images
-LONG = 32  # numbers that are all written down
+LONG = 32  # vectors of zeros and ones that are longer than this are shown by the places of the ones
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An answer as an action of the space; `legal` is false for one that is understood but not allowed here."""
+    """An answer that was understood: the action of the space, and whether it is legal in this situation."""
 
     action: Any
     legal: bool
@@ -32,9 +29,12 @@ class Seat:
     """The spaces of one agent.
 
     Args:
-        names: of a discrete space's actions, in its order; () shows numbers.
+        agent: its name.
+        seen: its observation space.
+        acts: its action space.
+        names: of the actions of a discrete space, in their order; (): the actions have only numbers.
 
-    Raises: RecipeError, for spaces that no agent of ours can read or act in.
+    Raises: RecipeError, for spaces that agents cannot read or act in.
     """
 
     def __init__(self, agent: str, seen: spaces.Space[Any], acts: spaces.Space[Any], names: Sequence[str]) -> None:
@@ -45,13 +45,13 @@ class Seat:
             raise RecipeError(
                 where=where,
                 what=f"its action space is {acts}.",
-                remedy="Discrete and Box can be played; wrap the environment so that it offers one of them.",
+                remedy="Wrap the environment so that it has a Discrete or a Box action space.",
             )
         self.count: int | None = int(acts.n) if isinstance(acts, spaces.Discrete) else None
         if names and len(names) != self.count:
             raise RecipeError(
                 where=where,
-                what=f"`names` has {len(names)} names, and there are {self.count or 'no discrete'} actions.",
+                what=f"`names` has {len(names)} names, and the agent has {self.count or 'no discrete'} actions.",
                 remedy="Name each action once, in the order of their numbers, or leave `names` out.",
             )
         self.names = tuple(names)
@@ -61,13 +61,21 @@ class Seat:
             raise RecipeError(
                 where=where,
                 what=f"its observation space {self.seen} has no vector of fixed size.",
-                remedy="Wrap the environment so that it observes Box, Discrete, or a Tuple or Dict of these.",
+                remedy="Wrap the environment so that it has a space of Box, Discrete, or a Tuple or Dict of these.",
             )
         self.size: int | None = None if self.image else int(spaces.flatdim(self.seen))
 
     # ---- seeing -------------------------------------------------------------------------------------------
     def observe(self, raw: Any, info: Any, size: int | None, *, lead: str) -> tuple[Observation, list[Any]]:
-        """The observation with a vector padded to `size`, and the legal actions, indices where they are discrete."""
+        """What the agent sees, and its legal actions.
+
+        Args:
+            raw: the environment's observation. info: the environment's info for this agent.
+            size: of the vector; shorter vectors end with zeros. None: no vector.
+            lead: the beginning of the text.
+
+        Returns: the observation, and the legal actions as `legal` gives them.
+        """
         found = raw["observation"] if isinstance(raw, dict) and "observation" in raw else raw
         mask = raw.get("action_mask") if isinstance(raw, dict) else None
         mask = info.get("action_mask") if mask is None and isinstance(info, dict) else mask
@@ -89,7 +97,10 @@ class Seat:
         return Observation(text=text, vector=padded if size else None, legal=legal, state_key=key), legal
 
     def legal(self, mask: Any) -> list[Any]:
-        """Indices of the allowed actions; of a Box the middle and the ends of each number, as texts."""
+        """The indices of the discrete actions that the mask allows; all, if it allows none.
+
+        For a Box: its middle, and its points where one of the first 8 numbers is at an end, as texts.
+        """
         if self.count is not None:
             return [index for index in range(self.count) if mask is None or mask[index]] or list(range(self.count))
         low, high = self._bounds()
@@ -104,7 +115,7 @@ class Seat:
 
     # ---- acting -------------------------------------------------------------------------------------------
     def read(self, value: Any, legal: Sequence[Any]) -> Read | None:
-        """What the answer means; None if it cannot be read."""
+        """The action that an answer stands for; None if it cannot be read."""
         if self.count is None:
             return self._point(value)
         if isinstance(value, str):
@@ -120,11 +131,11 @@ class Seat:
         return Read(self.from_index(int(value)), int(value) in legal)
 
     def from_index(self, index: int) -> Any:
-        """The space's own number of the action."""
+        """The action of a discrete space at an index; a space may start at another number than 0."""
         return np.int64(index + int(self.acts.start))  # type: ignore[attr-defined]
 
     def stand_in(self, legal: Sequence[Any]) -> Any:
-        """What is done in place of an answer that cannot be done: the first legal action, the middle of a Box."""
+        """The action in place of an unreadable or illegal answer: the first legal one, or the middle of a Box."""
         if self.count is not None:
             return self.from_index(int(legal[0]))
         low, high = self._bounds()
@@ -148,7 +159,7 @@ class Seat:
 
 
 def _told(vector: np.ndarray) -> str:
-    """All numbers; of long rows of zeros and ones, such as boards, only where the ones are."""
+    """The numbers of a vector as text. Of a long vector of zeros and ones, such as a board, the places of the ones."""
     if len(vector) > LONG and np.isin(vector, (0, 1)).all():
         return f"ones at {' '.join(str(place) for place in np.flatnonzero(vector)) or 'none'} of {len(vector)}"
     return " ".join(_written(number) for number in vector)

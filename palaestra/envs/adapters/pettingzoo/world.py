@@ -1,6 +1,7 @@
-"""PettingZoo (arXiv 2009.14471): games and tasks of several agents, all at once or one after the other.
+"""PettingZoo (arXiv 2009.14471): games and tasks of several agents that act all at once or one after the other.
 
-Knows PettingZoo's two interfaces. What one agent sees and does is in `pettingzoo_spaces`.
+This file plays both interfaces of PettingZoo. `spaces` turns what an agent sees and answers into observations and
+actions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from palaestra.envs.kit.state import unstarted
 from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName, missing_extra, nearest
 from palaestra.registry import Positive, PositiveInt, part, register
 
-SEEDS = 1 << 31  # PettingZoo environments take seeds below
+SEEDS = 1 << 31  # PettingZoo environments take seeds below this
 
 
 @register(
@@ -37,30 +38,35 @@ class PettingZoo:
 
     Args:
         env: a name of PettingZoo's registry, such as `classic/tictactoe-v3`; a module, such as
-            `mpe2.simple_spread_v3`; or what makes the environment: `module:function`, `path/to/file.py:Class`.
-        options: its keyword arguments, such as `N: 2, max_cycles: 25`.
-        api: "parallel": all living agents act at once. "aec": one after the other; exactly the one who acts next
-            is asked. "auto": parallel, where the module has it.
-        names: words for the actions, where all agents have the same discrete ones: shown in the text and understood.
+            `mpe2.simple_spread_v3`; or a function or class that makes the environment, as `module:function` or
+            `path/to/file.py:Class`.
+        options: keyword arguments of the environment, such as `N: 2, max_cycles: 25`.
+        api: "parallel": all agents that are still in the game act at once. "aec": agents act one after the other.
+            "auto": parallel, if the module has it.
+        names: words for the actions, if all agents have the same discrete ones. The text shows them, and answers may
+            use them.
         max_turns: steps until the episode is cut off; None: the environment's own limit.
-        goal: what success means. "none": there is none, only a score. "return": agents together got at least
-            `goal_return` on average. "first": the first agent got more than everyone else.
-        goal_return: see there.
-        illegal: an answer that cannot be read or is masked: "replace" does the first legal action in its place
-            (in a Box the middle); "lose" costs the agent `penalty` and ends the game for all.
-        penalty: see there. Usual: 1.
-        expert: a function of one's own, `path/to/file.py:function`, called with the environment and an agent's name;
-            gives an action. None: there is no expert.
+        goal: what success means. "none": there is no success, only a score. "return": the average return of the agents
+            is at least `goal_return`. "first": the first agent has a higher return than every other.
+        goal_return: the average return from which an episode is a success, with `goal: return`.
+        illegal: what happens at an answer that cannot be read or that the action mask forbids. "replace": the first
+            legal action is played in its place (in a Box the middle). "lose": the agent loses `penalty`, and the game
+            ends for all.
+        penalty: what an illegal answer costs with `illegal: lose`. Usual: 1.
+        expert: a function of yours, `path/to/file.py:function`. It is called with the environment and an agent's name,
+            and returns an action. None: there is no expert.
 
-    Discrete and Box actions. A discrete one is an index, its digits, or its name; a Box takes `Action.value` as an
-    array, or as many numbers as text, and cuts them to the bounds.
-    Observation: `text`, the agent's name and numbers; `vector`, flattened, zeros behind the shorter ones so that all
-    agents have one size; `image` instead, where it is one; `legal`, what an action mask allows; `state_key`, where
-    observations are not real numbers. `global_state()` gives the environment's `state()`, if it has one.
-    Ends: each agent's own; who is both terminated and truncated is terminated.
-    Info: `invalid` and `illegal` of the act just made. At the end `returns` of each agent and `score`: the average
-    return, or the first agent's with `goal: first`; `success`, if there is a goal.
-    Raises: UnknownName; RecipeError, for spaces or options that cannot be; MissingExtra.
+    Actions may be Discrete or Box. A discrete action is an index, its digits, or its name. A Box action is an array in
+    `Action.value`, or a text with its numbers; numbers outside of the bounds are clipped.
+    Observation: `text`, the agent's name and the numbers that it sees; `vector`, the same flattened, with zeros at the
+    end so that all agents have one size; `image` in place of both, if it sees an image; `legal`, the actions that the
+    mask allows; `state_key`, unless observations are real numbers. `global_state()` gives the environment's `state()`,
+    if it has one.
+    Ends: each agent ends on its own. An agent that is both terminated and truncated counts as terminated.
+    Info: `invalid` and `illegal`, for agents whose last answer could not be read or was not legal. At the end
+    `returns` of each agent; `score`, the average return, or with `goal: first` that of the first agent; `success`, if
+    there is a goal.
+    Raises: UnknownName; RecipeError, for spaces or options that do not fit; MissingExtra.
     """
 
     abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "global_state", "vector")
@@ -98,7 +104,7 @@ class PettingZoo:
         self._expert = part("environment", expert, where=f"{self._where}, expert").target if expert else None
         if self._expert is None:
             self.abilities = without(self.abilities, "expert")
-        self._asked: dict[str, list[Any]] = {}  # who acts next, and what is legal
+        self._asked: dict[str, list[Any]] = {}  # agent that acts next → its legal actions
         self._done: set[str] = set()
         self._returns: dict[str, float] = {}
         self._task: Task | None = None
@@ -108,7 +114,7 @@ class PettingZoo:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` seeds; splits never share one."""
+        """`n` tasks, which differ in their seeds; training and evaluation share no seed."""
         return seeded_tasks("pettingzoo", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:
@@ -143,17 +149,17 @@ class PettingZoo:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What the function named by `expert` does here."""
-        assert self._expert is not None  # else `abilities` leave it out
+        """The action of the function that the option `expert` names."""
+        assert self._expert is not None  # `abilities` has "expert" only with that option
         value = self._expert(self._inner, agent)
         return value if isinstance(value, Action) else Action(text=_text(value), value=value)
 
     def global_state(self) -> np.ndarray:
-        """What the environment shows a centralized critic: float32 (n,)."""
+        """The environment's `state()`, for a centralized critic: float32 (n,)."""
         return np.asarray(self._inner.state(), np.float32).ravel()
 
     def snapshot(self) -> Any:
-        """The task and all actions: PettingZoo environments cannot be copied, a copy is one that begins anew."""
+        """The task and all actions so far. PettingZoo environments cannot be copied, so `restore` plays them again."""
         return self._task, tuple(self._history)
 
     def restore(self, state: Any) -> None:
@@ -190,7 +196,7 @@ class PettingZoo:
         return self._result(rewards, *ends, following, info)
 
     def _look_at_next(self) -> dict[str, tuple[Observation, list[Any]]]:
-        """What the agent who acts next sees; agents whose part is over leave the game first."""
+        """What the agent that acts next sees. Agents that have ended leave the game first."""
         env = self._inner
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)
@@ -206,7 +212,7 @@ class PettingZoo:
             self._returns[agent] += gain
         ended = {agent for agent, over in terminations.items() if over} - self._done
         cut = {agent for agent, over in truncations.items() if over} - self._done - ended
-        seen = following()  # after the rewards were read: dead agents leave in it
+        seen = following()  # after the rewards were read: it removes agents that have ended, with their rewards
         alive = set(self.agents) - self._done - ended - cut if seen.keys() - ended - cut else set()
         if alive and self._max_turns is not None and len(self._history) >= self._max_turns:
             seen = seen if self._parallel else {**seen, **{a: self._see(a, self._inner.observe(a), {}) for a in alive}}
@@ -220,7 +226,7 @@ class PettingZoo:
         return several({**shown, **last}, rewards=gains, over=ended, cut=cut, info=info)
 
     def _lost(self, losers: Mapping[str, Any], info: dict[str, Any]) -> StepResult:
-        """The game is over for all, and who did what cannot be done pays."""
+        """End the game for all. Each loser gets -`penalty`."""
         left = frozenset(self.agents) - self._done
         for agent in losers:
             self._returns[agent] -= self._penalty
@@ -264,7 +270,7 @@ def _make(env: str, options: Mapping[str, Any], api: str, where: str) -> tuple[A
     try:
         made = made(**options)
     except TypeError as error:
-        remedy = "Mend `options`; they are its keyword arguments."
+        remedy = "Correct `options`; they are the keyword arguments of the environment."
         raise RecipeError(where=where, what=f"it refused its options: {error}.", remedy=remedy) from error
     except ImportError as error:
         raise _absent(where, error) from error
@@ -272,23 +278,26 @@ def _make(env: str, options: Mapping[str, Any], api: str, where: str) -> tuple[A
     refuse.when(
         name == "aec" and not isinstance(made, pettingzoo.AECEnv),
         f"it made a {type(made).__name__}, which is no environment of PettingZoo.",
-        "Name what makes an AECEnv or a ParallelEnv.",
+        "Name a function or class that makes an AECEnv or a ParallelEnv.",
     )
     refuse.when(
         api not in ("auto", name),
-        f"`api: {api}` was asked for, and it has only `{name}`.",
+        f"`api` is {api}, and the environment has only `{name}`.",
         "Leave `api` out, or convert the environment with pettingzoo.utils.conversions.",
     )
     refuse.when(
         not getattr(made, "possible_agents", None),
         "it has no `possible_agents`.",
-        "Palaestra must know all agents before an episode.",
+        "Set `possible_agents` in the environment: all agents must be known before an episode.",
     )
     return made, name == "parallel"
 
 
 def _maker(env: str, kinds: Sequence[str], where: str, registries: Mapping[str, Mapping[str, Any]]) -> Any:
-    """What makes the environment, of the first of these kinds that is there."""
+    """The function or class that makes the environment, of the first of these kinds that exists.
+
+    Raises: UnknownName; MissingExtra, if the module needs a package that is not installed.
+    """
     if ":" in env:
         return part("environment", env, where=where).target
     known = next((registries[kind][env].entry_point for kind in kinds if env in registries[kind]), env)
@@ -299,7 +308,7 @@ def _maker(env: str, kinds: Sequence[str], where: str, registries: Mapping[str, 
         if error.name is None or place == error.name or place.startswith(f"{error.name}."):
             raise UnknownName(
                 where=where,
-                what=f"no registry and no module has `{env}`.",
+                what=f"`{env}` is no name of PettingZoo's registry and no module.",
                 options=nearest(env, {name for kind in kinds for name in registries[kind]}),
                 remedy="Write a module such as `mpe2.simple_spread_v3`, or `path/to/file.py:Class`.",
             ) from None
@@ -312,12 +321,12 @@ def _maker(env: str, kinds: Sequence[str], where: str, registries: Mapping[str, 
 
 
 def _absent(where: str, error: ImportError) -> MissingExtra:
-    what = f"it needs a package that is absent: {str(error).rstrip('.')}."
-    return MissingExtra(where=where, what=what, remedy="Install what the message names.")
+    what = f"it needs a package that is not installed: {str(error).rstrip('.')}."
+    return MissingExtra(where=where, what=what, remedy="Install the package that this names.")
 
 
 def _has_state(env: Any) -> bool:
-    """Whether `state()` gives numbers; environments without one raise, each in its own way."""
+    """Whether `state()` gives finite numbers. Environments without it raise various errors."""
     env.reset(seed=0)
     try:
         return bool(np.isfinite(np.asarray(env.state(), np.float32)).all())

@@ -1,1 +1,1 @@
-"""Reasoning Gym: generated questions of more than a hundred kinds, judged by rules."""
+"""Reasoning Gym: generated questions of more than a hundred kinds, judged by rules. The environment is in `world`."""

@@ -1,17 +1,14 @@
-"""Answers as text: tags around them, spaces between digits, and which ones are safe to hand to a scorer.
-
-Knows texts. Knows nothing of datasets but the names of those whose scorers run an answer as Python code.
-"""
+"""Answers as text: tags around them, spaces between digits, and which answers are safe to give to a scorer."""
 
 from __future__ import annotations
 
 import re
 
-LONGEST = 4000  # characters of an answer that are judged
+LONGEST = 4000  # characters; longer answers are not scored
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 DIGITS = re.compile(r"(?<=\d)(?=\d)")
 SPACED = re.compile(r"(?<=\d) (?=\d)")
-# These scorers call `eval`, directly or through SymPy: only what cannot do harm may reach them.
+# The scorers of these datasets call `eval`, directly or through SymPy, so they only get harmless answers.
 EXPRESSIONS = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
@@ -23,37 +20,37 @@ POWER = re.compile(r"\*\*\s*(.*)", re.DOTALL)
 EXPONENT = re.compile(
     r"(?:-?\d{1,2}(?:\.\d{1,2})?|\(\s*-?\d{1,2}(?:\s*/\s*\d{1,2})?\s*\)|[a-zA-Z])(?!\s*\*\*)(?![\w.(])"
 )
-CHAINED = 2  # powers of something in parentheses, of which each may multiply the size
+CHAINED = 2  # the most powers of something in parentheses: each may multiply the size of the result
 
 
 def untagged(text: str) -> str | None:
-    """What stands between the last pair of tags; None if there is no pair."""
+    """The text between the last pair of tags; None if there is no pair."""
     found = TAGGED.findall(text)
     return found[-1].strip() if found else None
 
 
 def tagged(answer: str) -> str:
-    """With the tags around it."""
+    """The answer with tags around it."""
     return f"<answer> {answer} </answer>"
 
 
 def spaced(text: str) -> str:
-    """With a space between digits, so that a small model reads numbers digit by digit."""
+    """The text with a space between digits, so that a small model reads numbers digit by digit."""
     return DIGITS.sub(" ", text)
 
 
 def unspaced(text: str) -> str:
-    """Without single spaces between digits."""
+    """The text without single spaces between digits."""
     return SPACED.sub("", text)
 
 
 def says_nothing(answer: str) -> bool:
-    """Whether there is no answer in it: only blanks, dots or question marks."""
+    """Whether the text has no answer: it holds only blanks, dots or question marks."""
     return not answer.strip(" \t\r\n.?")
 
 
 def harmless(dataset: str, answer: str) -> bool:
-    """Whether the scorer of this dataset may see the answer: some would run it as code, or compute for hours."""
+    """Whether the answer is safe to score. Some scorers run an answer as code, or would compute for hours."""
     if len(answer) > LONGEST:
         return False
     if dataset in LISTS:

@@ -1,7 +1,4 @@
-"""Items of Reasoning Gym: a question, its answer and its scorer, made from a seed.
-
-Knows the package, its datasets and its curricula. Knows nothing of agents, turns or rewards.
-"""
+"""Items of Reasoning Gym: makes a question, its answer and its scorer from a seed."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from palaestra.envs.kit.randomness import Randomness
 from palaestra.errors import ContractError, RecipeError, UnknownName, missing_extra, nearest
 
 PLACE = "environment reasoning_gym"
-OWN = ("seed", "size")  # options of every dataset that a task's seed decides
-POOL = 16  # items whose answers stand beside the right one
-TRIES = 60  # items that are drawn until one is of the wanted half
-EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # of items without one right answer
-KEPT = 512
+OWN = ("seed", "size")  # options of every dataset that recipes cannot set
+POOL = 16  # items that wrong answers are taken from
+TRIES = 60  # the most items that are drawn until one is in the wanted half
+EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # keys, if several answers are right
+KEPT = 512  # items in the cache
 
 
 @functools.cache
@@ -38,13 +35,13 @@ def package() -> Any:
 
 
 def names() -> tuple[str, ...]:
-    """All datasets of the package, without its own mixture of them."""
+    """The names of all datasets of the package but `composite`, which mixes them."""
     return tuple(sorted(name for name in package().DATASETS if name != "composite"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Of which kind an item is: a dataset with options, and a level of its curriculum or None."""
+    """What an item is made of: a dataset, its options, and a level of its curriculum or None."""
 
     dataset: str
     options: str  # as JSON
@@ -53,7 +50,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A question. `answer` gets the full score; None where the package gives no answer that does."""
+    """A question with its scorer. `answer` gets the full score; it is None if the package gives no such answer."""
 
     kind: Kind
     question: str
@@ -62,25 +59,25 @@ class Item:
     dataset: Any
 
     def score(self, answer: str) -> float:
-        """The package's score, 0 to 1; 0 for an answer on which its scorer fails, or which is not safe to score."""
+        """The package's score of an answer, 0 to 1. It is 0 if the answer is not safe to score or the scorer fails."""
         if not harmless(self.kind.dataset, answer):
             return 0.0
         with Randomness(0).lent():
             try:
                 return float(min(max(self.dataset.score_answer(answer, dict(self.entry)), 0.0), 1.0))
-            except Exception:  # scorers were written for well-formed answers
+            except Exception:  # scorers expect well-formed answers
                 return 0.0
 
 
 @functools.lru_cache(maxsize=KEPT)
 def item(kind: Kind, seed: int, half: int | None) -> Item:
-    """The item of a seed.
+    """The item of a seed. A seed gives a sequence of items, from which one is taken.
 
     Args:
-        half: 0 or 1: the first item whose question is of this half of all questions, so that training and
-            evaluation never share one. None: the first item.
+        half: 0 or 1: take the first item whose question is in this half of all questions, so that training and
+            evaluation share no question. None: take the first item.
 
-    Raises: ContractError, if all questions are of the other half.
+    Raises: ContractError, if none of the first 60 items is in this half.
     """
     for number in range(TRIES):
         own = derive(seed, "item", number) % 2**31
@@ -92,20 +89,20 @@ def item(kind: Kind, seed: int, half: int | None) -> Item:
             return Item(kind=kind, question=question, answer=_answer(entry), entry=entry, dataset=dataset)
     raise ContractError(
         where=f"{PLACE}, dataset {kind.dataset}",
-        what=f"{TRIES} seeds gave no question of the half that this split plays.",
-        remedy="Ask for more different questions: harder or wider options of the dataset.",
+        what=f"none of {TRIES} questions is in the half of all questions that this split plays.",
+        remedy="Give the dataset wider or harder options, so that it has more questions.",
     )
 
 
 @functools.lru_cache(maxsize=64)
 def other_answers(kind: Kind) -> tuple[str, ...]:
-    """Different answers of a few items of the same kind."""
+    """The different answers of a few items of this kind."""
     found = [item(kind, seed, None).answer for seed in range(POOL)]
     return tuple(sorted({answer for answer in found if answer is not None}))
 
 
 def choices(of: Item, seed: int, count: int) -> list[str]:
-    """The right answer among at most `count` answers to other questions, in an order of the seed's."""
+    """The right answer and at most `count` answers to other questions, in an order that the seed decides."""
     assert of.answer is not None
     draw = random.Random(derive(seed, "choices"))
     others = [answer for answer in other_answers(of.kind) if answer != of.answer]
@@ -115,7 +112,7 @@ def choices(of: Item, seed: int, count: int) -> list[str]:
 
 
 def levels(dataset: str) -> int:
-    """How many levels the curriculum of a dataset has; 0 if there is none."""
+    """The number of levels of a dataset's curriculum; 0 if it has none."""
     if dataset not in package().CURRICULA:
         return 0
     attributes = package().create_curriculum(dataset).attributes.values()
@@ -123,9 +120,9 @@ def levels(dataset: str) -> int:
 
 
 def check(kind: Kind) -> None:
-    """Make one item, to see that it can be made.
+    """Check that items of this kind can be made, by making one.
 
-    Raises: UnknownName, for a dataset; RecipeError, for options, or a level that is not there.
+    Raises: UnknownName, for the dataset; RecipeError, for its options or its level.
     """
     where = f"{PLACE}, dataset {kind.dataset}"
     if kind.dataset not in names():
@@ -133,7 +130,7 @@ def check(kind: Kind) -> None:
             where=PLACE,
             what=f"Reasoning Gym has no dataset `{kind.dataset}`.",
             options=nearest(kind.dataset, names()),
-            remedy="Set `dataset` to one of its names.",
+            remedy="Set `dataset` to a name of Reasoning Gym.",
         )
     known = [field.name for field in dataclasses.fields(package().DATASETS[kind.dataset][1]) if field.name not in OWN]
     for option in json.loads(kind.options):
@@ -142,13 +139,13 @@ def check(kind: Kind) -> None:
                 where=where,
                 what=f"the dataset has no option `{option}`.",
                 options=nearest(option, known),
-                remedy=f"Its options are: {', '.join(known) or 'none'}; seeds and sizes come from the tasks.",
+                remedy=f"Its options are: {', '.join(known) or 'none'}. `seed` and `size` come from the tasks.",
             )
     there = levels(kind.dataset)
     if kind.level is not None and kind.level >= there:
         raise RecipeError(
             where=where,
-            what=f"there is no level {kind.level}: its curriculum has {there or 'no'} levels.",
+            what=f"it has no level {kind.level}: its curriculum has {there or 'no'} levels.",
             remedy=f"Set `levels` between 0 and {there - 1}." if there else "Leave `levels` out.",
         )
     try:
@@ -156,8 +153,8 @@ def check(kind: Kind) -> None:
     except Exception as error:
         raise RecipeError(
             where=where,
-            what=f"it makes no items with these options: {str(error).strip() or type(error).__name__}.",
-            remedy="Correct its options.",
+            what=f"it makes no items with the options {kind.options}: {str(error).strip() or type(error).__name__}.",
+            remedy="Correct the options of the dataset.",
         ) from error
 
 

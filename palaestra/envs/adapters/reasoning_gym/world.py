@@ -1,6 +1,7 @@
-"""Reasoning Gym (arXiv 2505.24760): generated questions with an answer that a rule can judge.
+"""Reasoning Gym (arXiv 2505.24760): generated questions whose answers a rule can judge.
 
-Knows tasks, observations and rewards. Questions and scores come from `items`, how answers are written from `answers`.
+This file makes tasks, observations and rewards. `items` makes questions and scores answers; `answers` reads and writes
+the text of an answer.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from palaestra.envs.kit.state import KeepsState
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
-RIGHT = 0.999  # a score from which an answer is right; scorers compute with floats
+RIGHT = 0.999  # the score from which an answer is right; below 1, because scorers compute with floats
 NonNegativeInt = Annotated[int, pydantic.Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is."""
+    """The state of an episode: its item, the answers so far, the best and the last score, whether the last was read."""
 
     item: Item
     seed: int
@@ -49,29 +50,31 @@ class State:
     modules=("reasoning_gym",),
 )
 class ReasoningGym(KeepsState[State]):
-    """Answer a generated question of Reasoning Gym; the package's own scorer judges the answer.
+    """Answer a generated question of Reasoning Gym. The package's own scorer judges the answer.
 
     Args:
         dataset: a name of the package, such as "chain_sum".
-        config: options of the dataset: `{max_terms: 3, max_digits: 1}`. Seed and size come from the tasks.
-        mixture: several datasets with their options, drawn evenly, in place of the two above:
-            `{chain_sum: {max_terms: 2}, count_bits: {max_n: 31}}`.
-        levels: first and last level of the datasets' own curricula; each task is of one level, drawn evenly. A level
-            sets what the curriculum speaks of, `config` overrides it. Default: no curriculum.
-        attempts: answers that may be given until one is right. Higher: easier. Usual: 1.
-        tags: an answer stands in `<answer>` and `</answer>`; what is outside of them is not judged, and without
-            them there is no answer.
-        spaced: digits stand apart in questions and answers, "1 2 + 3": small models then read numbers digit by digit.
-        choices: how many wrong answers `legal` lists beside the right one, taken from other questions. The list is for
-            random play and for people; any answer may be given. 0: no list.
-        noise: probability that a reward is wrong: 1 minus the score. What `info` tells stays true.
+        config: options of the dataset, such as `{max_terms: 3, max_digits: 1}`. Seed and size come from the tasks.
+        mixture: several datasets with their options, in place of `dataset` and `config`; a task draws each with equal
+            probability: `{chain_sum: {max_terms: 2}, count_bits: {max_n: 31}}`.
+        levels: first and last level of the datasets' own curricula; a task draws each level with equal probability. A
+            level sets the options that its curriculum names, and `config` or `mixture` override it. Default: no
+            curriculum.
+        attempts: answers that the agent may give until one is right. Higher: easier. Usual: 1.
+        tags: an answer stands between `<answer>` and `</answer>`. Text outside of the tags is not judged, and a text
+            without them has no answer.
+        spaced: write questions and answers with a space between digits, "1 2 + 3", so that small models read numbers
+            digit by digit.
+        choices: how many wrong answers `legal` lists beside the right one; they are answers of other questions. The
+            list is for random play and for people; the agent may give any answer. 0: no list.
+        noise: probability that a reward r is replaced by 1 - r. `info` keeps the true score.
 
-    Reward: the package's score, 0 to 1; of several attempts by how much it is better than the best before.
-    Half of all questions, by a hash of their words, are held out: the splits never share one.
-    Observation: the question, after a wrong answer with its score; `legal` as above.
+    Reward: the package's score, 0 to 1. With several attempts: how much the score exceeds the best one before.
+    Half of all questions, by a hash of their words, are held out, so training and evaluation share no question.
+    Observation: the question, and after a wrong answer its score; `legal` as above.
     Info: `stratum`, the dataset; `process`, the score of this answer; `format`, 1 for an answer that could be read; at
-    the end `success`, whether an answer was right, and `score`, the best.
-    Expert: the dataset's own answer. There is none where a dataset gives none: boxnet, rush_hour.
+    the end `success`, whether an answer was right, and `score`, the best score.
+    Expert: the dataset's own answer. The datasets boxnet and rush_hour give none, so they have no expert.
     Raises: UnknownName; RecipeError, for options that the dataset refuses; MissingExtra.
     """
 
@@ -106,7 +109,7 @@ class ReasoningGym(KeepsState[State]):
             self.abilities = without(self.abilities, "expert")
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` questions; splits never share one."""
+        """`n` tasks, one question each; training and evaluation share no question."""
         return seeded_tasks("reasoning_gym", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
@@ -115,7 +118,7 @@ class ReasoningGym(KeepsState[State]):
         return [found.kind.dataset, found.question, found.answer]
 
     def difficulty(self, task: Task) -> float:
-        """The level; 0 where none was asked for."""
+        """The level of the task; 0 without `levels`."""
         return float(self._kind({**self._params, **task.params}, task.seed).level or 0)
 
     def reset(self, task: Task) -> StepResult:
@@ -156,7 +159,7 @@ class ReasoningGym(KeepsState[State]):
     def expert(self, agent: str) -> Action:
         """The dataset's own answer."""
         answer = self.state.item.answer
-        assert answer is not None  # else `abilities` leave it out
+        assert answer is not None  # `abilities` has "expert" only if every dataset gives answers
         return Action(text=self._written(answer))
 
     # ---- tasks --------------------------------------------------------------------------------------------
@@ -179,7 +182,7 @@ class ReasoningGym(KeepsState[State]):
 
     # ---- texts --------------------------------------------------------------------------------------------
     def _read(self, value: Any) -> str | None:
-        """The answer in an action; None if there is none."""
+        """The answer in an action; None if it has none."""
         text = str(value)
         if self._tags:
             found = answers.untagged(text)
@@ -216,7 +219,7 @@ def _refuse_impossible(
     refuse.when(mixture is not None and not mixture, "`mixture` is empty.", "Name datasets in it, or leave it out.")
     refuse.when(
         mixture is not None and config is not None,
-        "`config` is for one dataset, and there is a `mixture`.",
-        "Write each dataset's options into `mixture`.",
+        "`config` has no effect, because `mixture` has the options of each dataset.",
+        "Write the options into `mixture`, and leave `config` out.",
     )
     refuse.when_reversed(levels=levels)

@@ -1,9 +1,8 @@
-"""The ScienceWorld simulator: one Java process for all environments of a Python process, each with a world of its own.
+"""The ScienceWorld simulator: one Java process serves all environments of a Python process. Each has its own world.
 
-Knows Java and the simulator's calls. Knows nothing of observations and rewards.
-
-Worlds in one process share a counter of things and a random generator, on which names and wanderings depend. Both are
-set before each call to what they would be if the world were alone, so that an episode depends on its commands only.
+The worlds of a process share a counter of objects and a random generator, which decide names and movements. Both are
+set before each call to what they would be if the world were alone. Thus an episode depends only on its seed and its
+commands.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from palaestra.errors import MissingExtra, missing_extra
 
 PLACE = "environment scienceworld"
 OPTIONS = (
-    "-XX:+UseSerialGC",  # one thread of garbage collection instead of one a core
+    "-XX:+UseSerialGC",  # one thread of garbage collection instead of one for each core
     "-XX:+UnlockExperimentalVMOptions",
-    "-XX:hashCode=2",  # the order of sets must not depend on where things lie in memory
+    "-XX:hashCode=2",  # otherwise the order of sets depends on memory addresses
 )
 JAVA_HELP = "Install a Java runtime, version 8 or newer, such as Debian's default-jre-headless, or set JAVA_HOME."
 
@@ -31,20 +30,23 @@ Variations = dict[str, tuple[int, ...]]
 
 
 def java() -> str | None:
-    """Where the Java runtime is; None if there is none."""
+    """The path of the Java runtime; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     own = Path(home) / "bin" / "java" if home else None
     return str(own) if own is not None and own.is_file() else shutil.which("java")
 
 
 class Server:
-    """The Java process. It ends with Python's, however that ends."""
+    """The Java process. It ends when the Python process ends, for whatever reason.
+
+    Raises: MissingExtra, if scienceworld or Java is not installed.
+    """
 
     def __init__(self) -> None:
         jar = _package()
         found = java()
         if found is None:
-            raise MissingExtra(where=PLACE, what="it runs on Java, and no `java` was found.", remedy=JAVA_HELP)
+            raise MissingExtra(where=PLACE, what="it needs Java, and no `java` was found.", remedy=JAVA_HELP)
         from scienceworld.scienceworld import GatewayParameters, JavaGateway, launch_gateway  # of py4j
 
         port, self.process = launch_gateway(
@@ -53,7 +55,7 @@ class Server:
             return_proc=True,
             javaopts=list(OPTIONS),
             java_path=found,
-            cwd=str(Path(jar).parent),  # where it finds its list of kinds of things; elsewhere it writes one
+            cwd=str(Path(jar).parent),  # it reads its list of object types here, and writes one in any other folder
         )
         self._gateway = JavaGateway(
             gateway_parameters=GatewayParameters(auto_field=True, port=port), java_process=self.process
@@ -67,11 +69,11 @@ class Server:
         self.free: list[World] = []
 
     def close(self) -> None:
-        """End the process; a forked child leaves its parent's alone."""
+        """End the process. In a forked child this does nothing: the process belongs to the parent."""
         if os.getpid() != self.owner or self.process.poll() is not None:
             return
         self._gateway.shutdown()
-        self.process.stdin.close()  # what the process waits for
+        self.process.stdin.close()  # the process waits for this
         try:
             self.process.wait(timeout=10)
         except Exception:
@@ -80,20 +82,20 @@ class Server:
 
 
 class World:
-    """One simulated world; `call` names a method of the simulator."""
+    """One simulated world."""
 
     def __init__(self, server: Server) -> None:
         self._server, self._inner = server, server.make_world()
         self._counted, self._calls, self._seed = 0, 0, 0
 
     def start(self, kind: str, variation: int, simplifications: str, *, seed: int, path: bool = False) -> None:
-        """Set up a task; everything that is random in it derives from `seed`."""
+        """Set up a task. All randomness comes from `seed`. `path`: also make the commands that solve it."""
         self._counted, self._calls, self._seed = 0, 0, seed
         self.call("load", kind, variation, simplifications, path)
         self.call("reset")
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the simulator's method gives. Whoever it wakes up finds what it would find in a world alone."""
+        """Call a method of the simulator by its name, with the counter and the generator of this world."""
         with self._server.lock:
             self._server.set_count(self._counted)
             self._server.set_seed(derive(self._seed, self._calls) % (1 << 31))
@@ -103,7 +105,7 @@ class World:
         return given
 
     def texts(self, method: str) -> list[str]:
-        """The same of a method that gives a list of texts."""
+        """Call a method that returns a list of texts."""
         return [str(text) for text in self.call(method)]
 
 
@@ -113,7 +115,7 @@ _start = threading.Lock()
 
 
 def server() -> Server:
-    """This process's Java; started by the first who asks, which takes a second.
+    """The Java process of this Python process. The first call starts it, which takes a second.
 
     Raises: MissingExtra, if scienceworld or Java is not installed.
     """
@@ -126,14 +128,14 @@ def server() -> Server:
 
 
 def take_world() -> World:
-    """A world that nobody uses, or a new one."""
+    """A world that is free, or a new one."""
     found = server()
     with found.lock:
         return found.free.pop() if found.free else World(found)
 
 
 def give_back(world: World) -> None:
-    """For the next who asks: worlds are reused, since a new one must read the simulator's grammar first."""
+    """Free a world for `take_world`. Worlds are used again because a new one first reads the simulator's grammar."""
     current = _servers.get(os.getpid())
     if current is world._server:
         current.free.append(world)
@@ -150,7 +152,7 @@ def kinds() -> tuple[str, ...]:
 
 @functools.cache
 def variations(kind: str) -> Variations:
-    """The package's own division of a kind's variations into train, dev and test."""
+    """The variations of a kind of task, as the package divides them: train, dev and test."""
     world = take_world()
     world.start(kind, 0, "", seed=0)
     found = {
@@ -163,7 +165,7 @@ def variations(kind: str) -> Variations:
 
 @functools.lru_cache(maxsize=4096)
 def golden_path(kind: str, variation: int, simplifications: str, seed: int) -> tuple[str, ...]:
-    """Commands that solve a task, made by the package; 0.5 to 3 s."""
+    """The package's own commands that solve a task. It makes them in 0.5 to 3 s."""
     world = take_world()
     world.start(kind, variation, simplifications, seed=seed, path=True)
     found = tuple(world.texts("getGoldActionSequence"))
@@ -172,7 +174,7 @@ def golden_path(kind: str, variation: int, simplifications: str, seed: int) -> t
 
 
 def _package() -> str:
-    """Where the simulator is."""
+    """The path of the simulator's jar. Raises: MissingExtra."""
     try:
         from scienceworld.constants import JAR_PATH
     except ModuleNotFoundError:

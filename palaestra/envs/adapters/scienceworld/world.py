@@ -1,6 +1,6 @@
-"""ScienceWorld (arXiv 2203.07540): experiments of elementary school in a simulated house, by text commands.
+"""ScienceWorld (arXiv 2203.07540): elementary-school experiments in a simulated house, by text commands.
 
-Knows tasks, observations, rewards and the expert. The simulator is in `scienceworld_server`.
+This file makes tasks, observations, rewards and the expert's commands. `server` runs the simulator.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from palaestra.errors import UnknownName, nearest
 from palaestra.registry import PositiveInt, register
 
 AGENT = "player"
-PARTS = {"train": "train", "eval": "dev"}  # of the package's division; other splits play "test"
+PARTS = {"train": "train", "eval": "dev"}  # split → the package's part; all other splits play "test"
 LONGEST_COMMAND = 120  # characters
-LOOK = "look around"  # what the expert does at the end of its path
+LOOK = "look around"  # the expert's command after the end of its path
 UNKNOWN = "No known action matches that input."
 Simplification = Literal[
     "easy", "teleportAction", "openDoors", "openContainers", "selfWateringFlowerPots", "noElectricalAction"
@@ -40,27 +40,30 @@ Simplification = Literal[
 
 @register("environment", "scienceworld", source="arXiv 2203.07540", extra="envs", modules=("scienceworld",))
 class ScienceWorld:
-    """Do what a task of elementary science asks for, in a house of ten rooms, by text commands.
+    """Solve a task of elementary science in a house of ten rooms, by text commands.
 
     Args:
-        kinds: of tasks, by ScienceWorld's names, such as find-plant, boil, lifespan-longest-lived; "all" is all 30.
-        simplifications: of the package; "easy" is all of them. None: ().
-        legal: most valid commands that an observation lists; where more are valid, a random part. With an expert, all
-            commands of its path are listed besides, at every step, so that which of them comes next is not told.
-            0 lists none. Higher: slower steps.
-        reward: "win": 1 for a score of 100, else 0. "score": what the score grows, so that winning gives 1 in total.
+        kinds: kinds of tasks, by ScienceWorld's names, such as find-plant, boil, lifespan-longest-lived; [all] is all
+            30.
+        simplifications: of the package; "easy" is all of them. []: none.
+        legal: the most valid commands that an observation lists. If more are valid, it lists a random part of them.
+            With an expert it also lists all commands of the expert's path at every step, so the list does not tell
+            which of them comes next. 0: no list. Higher: slower steps.
+        reward: "win": 1 for the full score, else 0. "score": the gain of the score, so that winning gives 1 in total.
         max_turns: commands until the episode is cut off. Usual: 30 for find-*, 100 for boil, grow-*, mendelian-*.
-        expert: make the package's way to solve a task, once for each; 0.5 to 3 s.
+        expert: make the package's path of commands that solve a task. It takes 0.5 to 3 s, once for each task.
 
-    Training plays the package's train variations, the split "eval" its dev ones, every other split its test ones.
-    Needs Java. One Java process serves all environments of a Python process; it starts in a second and stays until
-    Python ends. A step takes 20 to 100 ms, most of it for the list of legal commands. An episode depends on its
-    task's seed and its commands alone.
-    Observation: `text`: the task, what the last command did, the room, what is carried; around 150 words. `legal`;
-    `state_key`, of the task, the room, what is carried, the valid commands and the score. Info: `score` in [0, 1];
-    `success` at the end; `invalid` for a command that is not understood.
-    Ends: the score is 100, or the task has failed, as after focusing on the wrong thing.
-    Expert: the package's path from its beginning; who has left it is told the next command of the path all the same.
+    The split "train" plays the package's train variations, "eval" its dev variations, every other split its test
+    variations. It needs Java. One Java process serves all environments of a Python process; it starts in a second and
+    runs until Python ends. A step takes 20 to 100 ms, most of it for the list of legal commands. An episode depends
+    only on its task's seed and its commands.
+    Observation: `text`: the task, the effect of the last command, the room, what is carried; around 150 words. `legal`;
+    `state_key`, a hash of the task, the room, what is carried, the valid commands and the score; without `legal`
+    there is none.
+    Info: `score` in [0, 1]; `success` at the end; `invalid` for a command that is not understood.
+    Ends: the task is completed, or it has failed, as after focusing on the wrong object.
+    Expert: the commands of the package's path, in order. If the agent has left the path, the expert still gives the
+    path's next command.
     Raises: UnknownName, for a kind; MissingExtra, if scienceworld or Java is not installed.
     """
 
@@ -83,7 +86,7 @@ class ScienceWorld:
         self._simpler = ",".join(simplifications)
         self._legal, self._reward, self._max_turns = legal, reward, max_turns
         self._with_expert = expert
-        Refusals(PLACE).when(legal < 0, f"`legal` is {legal}.", "Give the most commands to be listed, or 0.")
+        Refusals(PLACE).when(legal < 0, f"`legal` is {legal}, below 0.", "Give the most commands to list, or 0.")
         if not expert:
             self.abilities = without(self.abilities, "expert")
         self._world: World | None = None
@@ -94,13 +97,13 @@ class ScienceWorld:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` variations of the split, all kinds mixed, without repetition until all were given."""
+        """`n` variations of the split, from all kinds. None repeats before all of them were given."""
         part = PARTS.get(split, "test")
         pool = [(kind, number) for kind in self._kinds for number in variations(kind)[part]]
         draw = random.Random(derive(seed, "scienceworld", split))
         chosen: list[tuple[str, int]] = []
         while len(chosen) < n:
-            chosen += draw.sample(pool, len(pool))  # whole rounds, so that a longer list begins like a shorter one
+            chosen += draw.sample(pool, len(pool))  # always the whole pool, so a longer list begins like a shorter one
         return [
             Task(
                 env="scienceworld",
@@ -113,7 +116,7 @@ class ScienceWorld:
         ]
 
     def content(self, task: Task) -> Any:
-        """The kind of experiment, its variation, and what is made simpler."""
+        """The kind of experiment, its variation and its simplifications."""
         kind, simpler = task.params.get("kind", self._kinds[0]), task.params.get("simplifications", self._simpler)
         return [kind, task.params.get("variation", 0), simpler]
 
@@ -162,7 +165,7 @@ class ScienceWorld:
         return Action(text=self._next())
 
     def snapshot(self) -> Any:
-        """The task and all commands; restoring plays them again."""
+        """The task and all commands so far. `restore` plays them again."""
         self._playing()
         return self._task, tuple(self._commands)
 
@@ -194,10 +197,10 @@ class ScienceWorld:
         return Observation(text="\n".join(line for line in lines if line), legal=legal, state_key=key)
 
     def _listed(self, valid: list[str], key: str) -> list[str]:
-        """At most `legal` of the valid commands and all of the expert's path, in alphabetical order.
+        """At most `legal` of the valid commands, and all commands of the expert's path, in alphabetical order.
 
-        Only the task and the situation decide what is listed, as equal state keys demand. How far the expert is, is
-        not told.
+        The list depends only on the task and the situation, so equal state keys have equal lists. It does not tell how
+        far the expert has come.
         """
         if len(valid) > self._legal:
             valid = random.Random(key).sample(valid, self._legal)
@@ -205,7 +208,7 @@ class ScienceWorld:
 
 
 def _command(action: Action) -> str:
-    """What was typed: the first line, small, with single spaces."""
+    """The typed command: the first line, in lower case, with single spaces."""
     lines = str(action.value or "").strip().lower().splitlines()
     return " ".join(lines[0].split())[:LONGEST_COMMAND] if lines else ""
 
@@ -224,6 +227,6 @@ def _known(chosen: tuple[str, ...]) -> tuple[str, ...]:
                 where=f"{PLACE}, kinds",
                 what=f"ScienceWorld has no kind of task called `{kind}`.",
                 options=nearest(kind, kinds()),
-                remedy="`kinds: [all]` takes all of them.",
+                remedy="Name kinds of ScienceWorld, or all of them with `kinds: [all]`.",
             )
     return chosen

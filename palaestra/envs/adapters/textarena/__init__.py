@@ -1,1 +1,1 @@
-"""TextArena: text games of one player, of two and of many."""
+"""TextArena: text games of one player, of two and of many. The environment is in `world`."""

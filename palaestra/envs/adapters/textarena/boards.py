@@ -1,6 +1,6 @@
-"""Board games of two and three: tic-tac-toe and its relatives, Connect Four, Nim, Othello, Breakthrough, Chopsticks.
+"""Rules of board games: tic-tac-toe and its variants, Connect Four, Nim, Othello, Breakthrough, Chopsticks.
 
-Knows the package's boards and their rules. Good play comes from `solvers`.
+For each game of the package they give the legal moves, a brief text and, from `solvers`, an expert.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from palaestra.envs.adapters.textarena import solvers
 from palaestra.envs.adapters.textarena.rules import Game, Rules, facts, rows
 
 EMPTY = ("", " ", ".")
-STUCK = ["pass"]  # no move is left, and the game has no rule for that: whatever is said is invalid
-UNSOLVED = "nobody who plays it nearly without fault is known here"
+STUCK = ["pass"]  # listed if no move is left; the game has no rule for this, so every text is invalid
+UNSOLVED = "Palaestra has no solver for it"
 
 
-# ---- tic-tac-toe and its relatives ------------------------------------------------------------------------
+# ---- tic-tac-toe and its variants -------------------------------------------------------------------------
 def _free(board: Sequence[Sequence[str]]) -> list[int]:
     return [number for number, cell in enumerate(cell for row in board for cell in row) if cell in EMPTY]
 
@@ -77,7 +77,7 @@ def _columns(game: Game, seat: int) -> list[str]:
 
 
 def _connect(game: Game, seat: int) -> str:
-    if not game.is_open:  # a blind game: one has to remember
+    if not game.is_open:  # players of a blind game do not see the board
         return f"the board is hidden. columns 0 to {game.num_cols - 1}"
     return f"board {rows(facts(game)['board'], 'XO'[seat], EMPTY)}"
 
@@ -97,7 +97,7 @@ def _nim(game: Game, seat: int) -> str:
 
 
 def _nim_expert(game: Game, seat: int, draw: random.Random) -> str:
-    """The move after which the sizes add up to zero without carrying; if there is none, the longest resistance."""
+    """A move after which the exclusive or of the sizes is 0; if there is none, one piece from the largest pile."""
     piles = facts(game)["piles"]
     odd = 0
     for size in piles:
@@ -159,5 +159,7 @@ BOARDS = {
     "NimEnv": Rules(legal=_takings, brief=_nim, expert=_nim_expert),
     "OthelloEnv": Rules(legal=_othello_moves, brief=_othello, why_no_expert=UNSOLVED),
     "BreakthroughEnv": Rules(legal=_breakthrough_moves, brief=_breakthrough, why_no_expert=UNSOLVED),
-    "ChopsticksEnv": Rules(legal=_chopsticks_moves, brief=_chopsticks, why_no_expert="good play of both never ends"),
+    "ChopsticksEnv": Rules(
+        legal=_chopsticks_moves, brief=_chopsticks, why_no_expert="a game of good players never ends"
+    ),
 }

@@ -1,6 +1,6 @@
-"""Games of chance and hidden choices: dice, cards, matrix games, bandits and one's best moment.
+"""Rules of games with chance or hidden choices: dice, cards, matrix games, bandits and the secretary problem.
 
-Knows the package's games and their rules. Knows nothing of agents.
+For each game of the package they give the legal moves, a brief text and, for Pig, an expert.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import random
 
 from palaestra.envs.adapters.textarena.rules import Game, Rules, facts
 
-CHANCE = "the best play wins only more often than it loses"
-HOLD = 20  # points of one turn at which holding is nearly best
+CHANCE = "even the best play often loses by chance"
+HOLD = 20  # the expert holds at this many points in a turn, which is nearly optimal
 
 
 # ---- dice -------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def _rounds(game: Game, seat: int) -> str:
     return f"you are {seat}. round {here['round']} of {game.num_rounds}. {told}. {points}"
 
 
-# ---- bandits and one's best moment ------------------------------------------------------------------------
+# ---- bandits and the secretary problem --------------------------------------------------------------------
 def _buttons(game: Game, seat: int) -> list[str]:
     return list(game.buttons)
 
@@ -124,10 +124,10 @@ CHANCES = {
     "KuhnPokerEnv": Rules(legal=_kuhn_moves, brief=_kuhn, why_no_expert=CHANCE),
     "BlackjackEnv": Rules(legal=_cards, brief=_blackjack, why_no_expert=CHANCE),
     "IteratedRockPaperScissorsEnv": Rules(
-        legal=_hands, brief=_rounds, why_no_expert="no choice is better than another"
+        legal=_hands, brief=_rounds, why_no_expert="the best play is uniformly random, like the opponent `random`"
     ),
     "IteratedMatchingPenniesEnv": Rules(
-        legal=_pennies, brief=_rounds, why_no_expert="no choice is better than another"
+        legal=_pennies, brief=_rounds, why_no_expert="the best play is uniformly random, like the opponent `random`"
     ),
     "BanditEnv": Rules(legal=_buttons, brief=_bandit, why_no_expert=CHANCE),
     "SecretaryEnv": Rules(legal=_offers, brief=_offer, why_no_expert=CHANCE),

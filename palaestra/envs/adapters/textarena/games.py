@@ -1,7 +1,4 @@
-"""Of which games more is known than their own words, by the name of their class.
-
-Knows all rules. Knows nothing of agents.
-"""
+"""The rules of all games that have them, by the name of the package's class."""
 
 from __future__ import annotations
 
@@ -14,5 +11,5 @@ RULES: dict[str, Rules] = BOARDS | PUZZLES | CHANCES
 
 
 def rules_of(game: Game) -> Rules | None:
-    """What is known of a game; None where it is only its own words."""
+    """The rules of a game; None if it has none here and agents only get the game's own texts."""
     return RULES.get(type(game).__name__)

@@ -1,7 +1,4 @@
-"""The package TextArena: its games by name, built without the network, and the reasons why some cannot be had.
-
-Knows the package's registry and how its games fail. Knows nothing of agents, tasks or rules of single games.
-"""
+"""The package TextArena: builds its games by name, without the network, and explains why some cannot be built."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from palaestra.errors import RecipeError, UnknownName, missing_extra, nearest
 PLACE = "environment textarena"
 COUNTS = (2, 1, 3, 4, 5, 6, 7, 8)  # numbers of players, in the order in which they are tried
 LACKS_FILE = "the installed package lacks a file that the game reads"
-VARIANTS = ("-raw", "-train")  # names under which the package registers a game again
+VARIANTS = ("-raw", "-train")  # endings of names under which the package registers a game again
 
 
 @functools.cache
@@ -34,16 +31,16 @@ def package() -> Any:
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """All games that the package registers, whether they can be had or not."""
+    """The names of all games that the package registers, also of those that cannot be built here."""
     package()
     registry = importlib.import_module("textarena.envs.registration").ENV_REGISTRY
     return tuple(sorted(name for name in registry if not name.endswith(VARIANTS)))
 
 
 def build(game: str, options: Mapping[str, Any]) -> Any:
-    """A game of the package without its wrappers.
+    """Build a game of the package, without the package's wrappers.
 
-    Raises: UnknownName; RecipeError, if it cannot be had here; MissingExtra.
+    Raises: UnknownName; RecipeError, if it cannot be built here; MissingExtra.
     """
     make = package().make
     if game not in names():
@@ -65,10 +62,10 @@ def build(game: str, options: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def fewest_players(game: str, options: str) -> int:
-    """How many play where nothing is said: 2 if that is possible, else as few as possible.
+    """The default number of players: 2 if the game allows it, else the fewest that it allows.
 
     Args:
-        options: of the game's class, as JSON.
+        options: keyword arguments of the game's class, as JSON.
 
     Raises: RecipeError, if no number of players works.
     """
@@ -76,11 +73,15 @@ def fewest_players(game: str, options: str) -> int:
         failure = refusal(game, json.loads(options), count)
         if not failure:
             return count
-    raise RecipeError(where=f"{PLACE}, game: {game}", what=f"it cannot be set up: {failure}.")
+    raise RecipeError(
+        where=f"{PLACE}, game: {game}",
+        what=f"it cannot be set up: {failure}.",
+        remedy="Choose another game, or check `options`.",
+    )
 
 
 def refusal(game: str, options: Mapping[str, Any], players: int) -> str:
-    """What the game says against this number of players; nothing if it can be set up."""
+    """Why the game cannot be set up for this number of players; empty if it can."""
     with Randomness(0).lent():
         built = build(game, options)
         try:
@@ -94,7 +95,7 @@ def refusal(game: str, options: Mapping[str, Any], players: int) -> str:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Games that load word lists at once try to download them: nothing is downloaded here."""
+    """A context in which nltk downloads nothing. Some games try to download word lists when they are built."""
     try:
         loader = importlib.import_module("nltk")
     except ImportError:
@@ -109,14 +110,14 @@ def _offline() -> Iterator[None]:
 
 
 def _reason(game: str, error: Exception) -> tuple[str, str]:
-    """Why a game cannot be had, and what helps."""
+    """Why a game cannot be built, and what the user can do."""
     text = str(error)
     found = re.search(r"nltk\.download\('([\w-]+)'\)", text)
     if isinstance(error, LookupError) and found:
-        remedy = f"Where there is a network, run: python -m nltk.downloader {found[1]}"
+        remedy = f"With a network, run: python -m nltk.downloader {found[1]}"
         return f"it needs the word list `{found[1]}` of nltk, which is not on this machine.", remedy
     if "OPENROUTER_API_KEY" in text:
-        return "a language model behind openrouter.ai is a part of it, and there is no key for that.", ""
+        return "it calls a language model of openrouter.ai, and OPENROUTER_API_KEY is not set.", "Choose another game."
     if isinstance(error, SyntaxError):
         running = f"{sys.version_info.major}.{sys.version_info.minor}"
         return f"its code needs Python 3.12 or later, and this is {running}.", "Choose another game."

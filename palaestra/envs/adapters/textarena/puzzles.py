@@ -1,6 +1,6 @@
-"""Puzzles of one player: numbers and codes to guess, lakes, lights, pegs, towers, tiles and mines.
+"""Rules of puzzles for one player: numbers and codes to guess, lakes, lights, pegs, towers, tiles and mines.
 
-Knows the package's puzzles and their rules. Ways and solutions come from `solvers`.
+For each puzzle of the package they give the legal moves, a brief text and, from `solvers`, an expert.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from palaestra.envs.adapters.textarena import solvers
 from palaestra.envs.adapters.textarena.rules import Game, Rules, facts
 
 WAYS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-LISTED = 720  # codes that are listed at most; any code may be guessed
+LISTED = 720  # the most codes that are listed; any code may be guessed
 
 
 # ---- guess the number -------------------------------------------------------------------------------------
 def _limits(game: Game) -> tuple[int, int]:
-    """Between which numbers the secret is, by the hints so far."""
+    """The lowest and the highest number that the secret can be after the hints so far."""
     low, high = game.min_number, game.max_number
     for guess, hint in facts(game)["guess_history"]:
         low, high = (max(low, guess + 1), high) if hint == "higher" else (low, min(high, guess - 1))
@@ -62,7 +62,7 @@ def _code(game: Game, seat: int) -> str:
 
 
 def _code_expert(game: Game, seat: int, draw: random.Random) -> str:
-    """The first code that agrees with every answer."""
+    """The first code that agrees with all answers so far."""
     history = [(tuple(entry["guess"]), (entry["black"], entry["white"])) for entry in facts(game)["history"]]
     agreeing = (code for code in _all_codes(game) if all(_pegs(code, guess) == told for guess, told in history))
     return " ".join(map(str, next(agreeing)))
@@ -197,7 +197,7 @@ def _mines(game: Game, seat: int) -> str:
     return f"mines {game.num_mines}. field {board}"
 
 
-SEARCH = "its shortest solutions need a longer search than a turn allows"
+SEARCH = "the search for a solution takes too long for a turn"
 PUZZLES = {
     "GuessTheNumberEnv": Rules(legal=_numbers, brief=_number, expert=_number_expert),
     "MastermindEnv": Rules(legal=_codes, brief=_code, expert=_code_expert),
@@ -206,6 +206,6 @@ PUZZLES = {
     "PegJumpEnv": Rules(legal=_jumps, brief=_pegs_left, expert=_jump_expert),
     "TowerOfHanoiEnv": Rules(legal=_disks, brief=_tower, expert=_tower_expert),
     "FifteenPuzzleEnv": Rules(legal=_slides, brief=_tiles, why_no_expert=SEARCH),
-    "Game2048Env": Rules(legal=_pushes, brief=_numbers_on_board, why_no_expert="new tiles come by chance"),
+    "Game2048Env": Rules(legal=_pushes, brief=_numbers_on_board, why_no_expert="new tiles are random"),
     "MinesweeperEnv": Rules(legal=_hidden_cells, brief=_mines, why_no_expert="some cells can only be guessed"),
 }

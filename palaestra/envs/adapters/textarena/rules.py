@@ -1,7 +1,4 @@
-"""What is known of a game beyond its own words: which moves are legal, how it looks in short, who plays it well.
-
-Knows the shape of this knowledge. Knows no game.
-"""
+"""`Rules`: what Palaestra adds to a game of the package: its legal moves, a brief text of the situation, an expert."""
 
 from __future__ import annotations
 
@@ -11,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 Game = Any  # an object of the package
-Legal = Callable[[Game, int], list[str]]  # game, seat → the moves, without their brackets
-Brief = Callable[[Game, int], str]
-Expert = Callable[[Game, int, random.Random], str]
+Legal = Callable[[Game, int], list[str]]  # game, seat → the moves, without brackets
+Brief = Callable[[Game, int], str]  # game, seat → the situation
+Expert = Callable[[Game, int, random.Random], str]  # game, seat, generator → a move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Of one class of games.
+    """The rules of one class of games.
 
     Attributes:
-        legal: the moves that the game takes now, without brackets; of open answers a finite list.
-        brief: the situation in few lower-case words, complete for who is to move.
-        expert: a good move; it may know what is hidden. None where nobody is known.
+        legal: gives the legal moves, without brackets; a finite part of them, if any answer is legal.
+        brief: gives the situation in a few lower-case words, with all that the player to move may know.
+        expert: gives a good move; it may use what is hidden from players. None: the game has no expert.
         why_no_expert: the reason, if there is none.
     """
 
@@ -39,6 +36,6 @@ def facts(game: Game) -> Any:
 
 
 def rows(board: Sequence[Sequence[str]], own: str, empty: Sequence[str]) -> str:
-    """A board as one line of signs: `+` is one's own, `-` somebody else's, `.` empty; a slash ends a row."""
+    """A board as one line of signs: `+` is an own piece, `-` another player's, `.` is empty; `/` separates rows."""
     sign = dict.fromkeys(empty, ".") | {own: "+"}
     return " / ".join(" ".join(sign.get(cell, "-") for cell in row) for row in board)

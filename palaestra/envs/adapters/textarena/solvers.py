@@ -1,6 +1,6 @@
-"""Good play: lines of three, four in a row, lights, pegs, towers and shortest ways.
+"""Solvers of games and puzzles: lines of three, four in a row, lights, pegs and shortest paths.
 
-Knows positions as plain values. Knows nothing of the package.
+They take positions as plain values, not as objects of the package.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
-DEPTH = 4  # moves that are looked ahead in four in a row
+DEPTH = 4  # moves of look-ahead in four in a row
 WIN = 1000.0
 State = TypeVar("State", bound=Hashable)
 
@@ -20,11 +20,11 @@ State = TypeVar("State", bound=Hashable)
 # ---- lines of three ---------------------------------------------------------------------------------------
 @functools.cache
 def lines_of_three(board: str, own: str, *, wild: bool) -> tuple[str, ...]:
-    """The best moves: they give away nothing against good play, and win most often against random play.
+    """The moves that are optimal against good play and, among these, best against random play.
 
     Args:
         board: nine of `X`, `O` and `.`.
-        own: the sign of who is to move; in the wild game both signs are everybody's.
+        own: the sign of the player to move. In the wild game both players use both signs.
     """
     worth = {move: _worth_of(after, own, wild) for move, after in _moves(board, own, wild)}
     best = max(worth.values())
@@ -32,7 +32,7 @@ def lines_of_three(board: str, own: str, *, wild: bool) -> tuple[str, ...]:
 
 
 def _worth_of(board: str, mover: str, wild: bool) -> tuple[float, float]:
-    """Of a position for who has just moved: against good play, and against random play."""
+    """The values of a position for the player that has just moved: against good play, and against random play."""
     if _three(board):
         return 1.0, 1.0
     if "." not in board:
@@ -43,7 +43,7 @@ def _worth_of(board: str, mover: str, wild: bool) -> tuple[float, float]:
 
 @functools.cache
 def _answers(board: str, other: str, wild: bool) -> tuple[float, float]:
-    """What the other, who is to move, gets by good play, and what is left to us if it plays at random."""
+    """Values of a position before the other player's move: its own by good play, and ours if it plays randomly."""
     us = "XO"[other == "X"]
     good, chances = -1.0, []
     for _, after in _moves(board, other, wild):
@@ -73,9 +73,9 @@ def _three(board: str) -> bool:
 
 # ---- four in a row ----------------------------------------------------------------------------------------
 def four_in_a_row(board: Sequence[Sequence[str]], own: str, other: str) -> list[int]:
-    """The best columns by a look ahead of a few moves; the middle breaks ties."""
+    """The best columns, by a look-ahead of a few moves. Of equally good ones, those nearest to the middle."""
     height, width = len(board), len(board[0])
-    # A column is height + 1 bits from its lowest cell up; the bit above stays empty, so that no line wraps around.
+    # A column has height + 1 bits, from its lowest cell up. The top bit stays empty, so that no line wraps around.
     mine, theirs = (
         sum(
             1 << (column * (height + 1) + height - 1 - row)
@@ -107,7 +107,7 @@ class _Search:
         return [column for column in self.order if not taken & self.tops[column]]
 
     def worth(self, mine: int, theirs: int, column: int, depth: int, floor: float) -> float:
-        """Of dropping a disc into a column; below `floor` any smaller number may come back."""
+        """The value of dropping a disc into a column. It is exact from `floor` up; below, an upper bound."""
         taken = mine | theirs
         mine |= (taken + self.bottoms[column]) & (self.tops[column] * 2 - self.bottoms[column])
         if self._four(mine):
@@ -132,7 +132,7 @@ class _Search:
         return False
 
     def _threats(self, discs: int, others: int) -> float:
-        """Pairs that are next to each other and not yet closed on one side: a rough measure of what may come."""
+        """The number of adjacent pairs that are open on one side: a rough value of a position."""
         return float(sum((discs & (discs >> s) & ~(others >> 2 * s)).bit_count() for s in self.shifts))
 
 
@@ -140,7 +140,7 @@ class _Search:
 def shortest(
     start: State, neighbors: Callable[[State], Iterable[tuple[str, State]]], solved: Callable[[State], bool]
 ) -> list[str]:
-    """The moves of a shortest way from `start` to a solved state; none if there is none."""
+    """The moves of a shortest path from `start` to a solved state; empty if there is no path."""
     ways: dict[State, list[str]] = {start: []}
     waiting = deque([start])
     while waiting:
@@ -155,7 +155,7 @@ def shortest(
 
 
 def lights_out(lit: Sequence[int], size: int) -> list[int]:
-    """The fewest lights to press so that all are out, by elimination modulo 2; none if it cannot be done."""
+    """The fewest lights to press so that all are out, by elimination modulo 2; empty if no set of lights does it."""
     count = size * size
     lines = [(_pressed_by(cell, size), lit[cell]) for cell in range(count)]
     pivots: list[int] = []
@@ -184,14 +184,14 @@ def lights_out(lit: Sequence[int], size: int) -> list[int]:
 
 
 def _pressed_by(cell: int, size: int) -> int:
-    """The lights that change this one, as bits."""
+    """The lights whose press changes this one, as bits."""
     row, column = divmod(cell, size)
     near = ((row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1))
     return sum(1 << (r * size + c) for r, c in near if 0 <= r < size and 0 <= c < size)
 
 
 def peg_jumps(board: tuple[bool, ...], moves: Sequence[tuple[int, int, int]]) -> tuple[int, int] | None:
-    """A jump after which one peg can still be all that is left; None if that cannot be reached."""
+    """A jump, as (start, end), from which the puzzle can still end with a single peg; None if there is none."""
     pegs = sum(1 << hole for hole, peg in enumerate(board) if peg)
     return _first_jump(pegs, tuple(moves))
 

@@ -1,6 +1,7 @@
 """TextArena (arXiv 2504.11442): text games of one player, of two and of many as environments.
 
-Knows seats, opponents, texts and rewards. Matches come from `match`, what is known of single games from `games`.
+This file makes tasks, observations, rewards and the moves of opponents. `match` plays a game, and `games` has the legal
+moves, brief texts and experts of single games.
 """
 
 from __future__ import annotations
@@ -35,29 +36,34 @@ from palaestra.registry import Fraction, PositiveInt, register
 class TextArena:
     """Play a text game of TextArena: in self-play, against a scripted opponent, or alone.
 
-    Seat i is the agent `player_i`; who plays alone is `player`. A move is written as the game asks, with or without
-    its brackets: `[4]` or `4`. Invalid moves are the game's affair: most games forgive one and end at the second.
+    Seat i is the agent `player_i`; an agent that plays alone is `player`. A move is written as the game asks, with or
+    without its brackets: `[4]` or `4`. The game judges invalid moves: most games allow one, and end at the second in a
+    row.
 
     Args:
-        game: a name of the package, such as "TicTacToe-v0"; the page of this environment lists which work.
-        options: of the game's class, over those of its name: `{piles: [2, 3]}` for Nim.
-        players: how many play. Default: 2 if the game allows it, else as few as it does.
-        opponent: who has the other seats. "self": agents of the run. "random": any legal move. "expert": good play.
-            The last two for games whose legal moves, or good play, are known here.
-        blunders: share of an opponent expert's moves that are random instead. Higher: easier. Usual: 0 to 0.5.
-        seat: against an opponent, the seat of the only agent: by the task's seed, or always the first, or the last.
-        text: "new" is what the game said since the agent's last move, for contexts that remember; "all" is everything
-            it said; "brief" is the situation in one line with the legal moves, for small models without memory.
-        noise: probability that an agent's move slips: a random legal move is made in its place.
-        max_turns: moves of agents until the episode is cut off; the opponent's do not count.
+        game: a name of the package, such as "TicTacToe-v0"; the page of this environment lists those that work.
+        options: keyword arguments of the game's class, which override those of its name: `{piles: [2, 3]}` for Nim.
+        players: the number of players. Default: 2 if the game allows it, else the fewest that it allows.
+        opponent: who plays the other seats. "self": agents of the run. "random": any legal move. "expert": the game's
+            expert. "random" needs a game with a list of legal moves, and "expert" a game with an expert.
+        blunders: share of the opponent expert's moves that are random instead. Higher: easier. Usual: 0 to 0.5.
+        seat: the seat of the only agent, against an opponent. "alternate": the task's seed decides. "first" and
+            "last": always this seat.
+        text: "new": what the game said since the agent's last move, for contexts that keep earlier turns. "all":
+            everything that it said. "brief": the situation in one line with the legal moves, for small models without
+            memory.
+        noise: probability that an agent's valid move slips: a random legal move is made in its place.
+        max_turns: moves of agents until the episode is cut off. The opponent's moves do not count.
 
-    Reward: the game's at its end, −1 to 1 in games of several, 0 to 1 alone; who makes a game break down gets −1.
-    Everything random, the game's own draws too, comes from the task's seed.
-    Observation: `legal`, where known; `state_key`, the situation where it is known, else all that was heard.
-    Info: `game`; `slipped` of an agent whose move did; at the end `success`, whether the agent (in self-play the first)
-    won, or solved the puzzle; `score`, its reward as a number from 0 to 1; `reason`, in the game's words.
-    Expert: where somebody is known who plays well; it may know what is hidden. Elsewhere there is none.
-    Raises: UnknownName; RecipeError, for a game that cannot be had here; MissingExtra.
+    Reward: the game's own at its end: −1 to 1 with several players, 0 to 1 alone. A player whose move makes the game
+    raise an error gets −1.
+    All randomness, also the game's own, comes from the task's seed.
+    Observation: `text`; `legal`, if the game has a list of legal moves; `state_key`, the situation in such games, else
+    all texts so far.
+    Info: `game`; `slipped`, for an agent whose move slipped. At the end `success`, whether the agent (in self-play the
+    first) won or solved the puzzle; `score`, its reward scaled to [0, 1]; `reason`, in the game's words.
+    Expert: in some games; it may use what is hidden from players. The page of this environment lists these games.
+    Raises: UnknownName; RecipeError, for a game that cannot be built here; MissingExtra.
     """
 
     abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
@@ -101,7 +107,7 @@ class TextArena:
         self._seed, self._seat, self._turn = 0, 0, 0
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games; splits never share a seed."""
+        """`n` games; training and evaluation share no seed."""
         return seeded_tasks("textarena", self._params, split, n, seed)
 
     def reset(self, task: Task) -> StepResult:
@@ -124,7 +130,7 @@ class TextArena:
         name = self.agents[match.seat]
         move, told = str(actions[name].value), dict[str, float]()
         slips = self._noise and self._draw("noise").random() < self._noise
-        if slips and match.copy().move(_bracketed(move)):  # what is invalid is not saved by a slip
+        if slips and match.copy().move(_bracketed(move)):  # an invalid move stays invalid: it does not slip
             move = self._draw("slip").choice(self._legal(match))
             told["slipped"] = 1.0
         info = act_info(name, told, readable=match.move(_bracketed(move))) | {"game": self._game}
@@ -145,7 +151,7 @@ class TextArena:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """A good move of who is to move; which of several is drawn from the task's seed."""
+        """A move of the game's expert for the player to move. Equally good moves are drawn from the task's seed."""
         return Action(text=self._written(self._good_move(self._playing(), "expert")))
 
     def snapshot(self) -> Any:
@@ -153,23 +159,23 @@ class TextArena:
 
     def restore(self, state: Any) -> None:
         match, self._seed, self._seat, self._turn = state
-        self._match = match.copy()  # so that a snapshot can be restored again
+        self._match = match.copy()  # playing must not change the snapshot
 
     # ---- play ---------------------------------------------------------------------------------------------
     @property
     def _ours(self) -> tuple[str, ...]:
-        """The agents who act in this game."""
+        """The agents that act in this game."""
         return self.agents if self._opponent == "self" else (self.agents[self._seat],)
 
     def _playing(self) -> Match:
         return started(self._match, self)
 
     def _draw(self, purpose: str) -> random.Random:
-        """Whatever is random outside of the game; the number of moves is the clock, so it needs no state."""
+        """A generator for this purpose and move. It is made anew from the seed, so a snapshot need not keep it."""
         return random.Random(derive(self._seed, purpose, self._playing().moves))
 
     def _go_on(self, match: Match) -> None:
-        """Let opponents move until one of our agents is asked or the game is over."""
+        """Make the opponents' moves, until an agent has to move or the game is over."""
         while not match.done and self.agents[match.seat] not in self._ours:
             blunder = self._blunders and self._draw("blunder").random() < self._blunders
             if self._opponent == "random" or blunder:
@@ -181,18 +187,18 @@ class TextArena:
             match.listen()
 
     def _legal(self, match: Match) -> list[str]:
-        assert self._rules is not None  # else whoever asks was refused
+        assert self._rules is not None  # options that need rules were refused
         return self._rules.legal(match.game, match.seat)
 
     def _good_move(self, match: Match, purpose: str) -> str:
-        assert self._rules is not None and self._rules.expert is not None  # else whoever asks was refused
+        assert self._rules is not None and self._rules.expert is not None  # options that need it were refused
         return self._rules.expert(match.game, match.seat, self._draw(purpose))
 
     def _written(self, move: str) -> str:
-        """As moves are written where this text is shown: brackets are for texts that ask for them."""
+        """The move in the form that the text asks for: the game's own texts ask for brackets, `brief` does not."""
         return move if self._text == "brief" else _bracketed(move)
 
-    # ---- what is told -------------------------------------------------------------------------------------
+    # ---- observations and results -------------------------------------------------------------------------
     def _observe(self, match: Match) -> dict[str, Observation]:
         seat, rules = match.seat, self._rules
         everything = match.text(new=False)
@@ -223,8 +229,9 @@ class TextArena:
     def _refuse_impossible(self) -> None:
         known, good = self._rules is not None, self._rules is not None and self._rules.expert is not None
         failure = refusal(self._game, self._options, self._players)
-        reason = self._rules.why_no_expert if self._rules is not None else "its rules are not known here"
+        reason = self._rules.why_no_expert if self._rules is not None else "Palaestra has no rules for it"
         helped = "Set `opponent: self`, `noise: 0` and `text: new` or `all`."
+        lacking = "needs a list of legal moves, and Palaestra has none for this game."
         refuse = Refusals(f"{PLACE}, game: {self._game}")
         refuse.when(
             failure,
@@ -232,8 +239,12 @@ class TextArena:
             "Leave `players` out, or set another number.",
         )
         against = self._opponent != "self"
-        refuse.when(against and self._players == 1, "who plays alone has no opponent.", "Leave `opponent` out.")
-        refuse.when(against and not known, "there is no opponent: its legal moves are not known here.", helped)
+        refuse.when(
+            against and self._players == 1,
+            f"`opponent` is {self._opponent}, and the game has one player.",
+            "Leave `opponent` out.",
+        )
+        refuse.when(against and not known, f"`opponent: {self._opponent}` {lacking}", helped)
         refuse.when(
             self._opponent == "expert" and not good,
             f"there is no opponent `expert`: {reason}.",
@@ -241,13 +252,13 @@ class TextArena:
         )
         refuse.when(
             self._blunders and self._opponent != "expert",
-            "only an opponent `expert` blunders.",
-            "Leave `blunders` out.",
+            f"`blunders` is {self._blunders:g}, and only an opponent `expert` blunders.",
+            "Leave `blunders` out, or set `opponent: expert`.",
         )
-        refuse.when(self._noise and not known, "moves cannot slip: its legal moves are not known here.", helped)
-        refuse.when(self._text == "brief" and not known, "there is no brief text of it.", helped)
+        refuse.when(self._noise and not known, f"`noise: {self._noise:g}` {lacking}", helped)
+        refuse.when(self._text == "brief" and not known, "Palaestra has no `text: brief` of this game.", helped)
 
 
 def _bracketed(move: str) -> str:
-    """With brackets where there are none, as the package's own wrapper does it."""
+    """The move with brackets around it if it has none, as the package's own wrapper writes it."""
     return move if "[" in move or "]" in move else f"[{move}]"

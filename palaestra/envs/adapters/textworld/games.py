@@ -1,6 +1,6 @@
-"""Games for `textworld`: made by the TextWorld package, kept in a folder under a hash of what made them.
+"""Games of TextWorld: makes them with the package, compiles them, and keeps them in a folder.
 
-Knows generators, compilation and files. Knows nothing of episodes, observations or rewards.
+A game's file is named by a hash of its design.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from palaestra.errors import EpisodeFailure, RunFolderError, missing_extra
 Challenge = Literal["treasure_hunter", "coin_collector", "simple"]
 Mode = Literal["easy", "medium", "hard"]
 
-FORMAT = 1  # part of every hash: raise it when `_generate` would make another game from the same design
-ATTEMPTS = 20  # some maps allow no quest of the wanted length; then the next map is tried
-_GENERATOR = threading.Lock()  # the package's parser and its random state are shared by the whole process
+FORMAT = 1  # part of every hash: raise it when `_generate` changes so that a design gives another game
+ATTEMPTS = 20  # maps that are tried, as some allow no quest of the wanted length
+_GENERATOR = threading.Lock()  # the whole process shares the package's parser and its random state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """What decides a game. The same design is the same game, in every process."""
+    """All that decides a game. The same design gives the same game in every process."""
 
     challenge: Challenge
     mode: Mode
@@ -41,7 +41,7 @@ class Design:
 
     @property
     def key(self) -> str:
-        """The name of its files."""
+        """The name of the game's files, without suffix."""
         content = json.dumps([FORMAT, package().__version__, asdict(self)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
@@ -57,7 +57,7 @@ def package() -> ModuleType:
 
 
 def cache_folder(cache: str | None) -> Path:
-    """Where games are kept: `cache`, else $PALAESTRA_CACHE/textworld, else ~/.cache/palaestra/textworld."""
+    """The folder of games: `cache`, else $PALAESTRA_CACHE/textworld, else ~/.cache/palaestra/textworld."""
     if cache is not None:
         return Path(cache).expanduser()
     root = os.environ.get("PALAESTRA_CACHE")
@@ -68,7 +68,9 @@ def cache_folder(cache: str | None) -> Path:
 def load(design: Design, folder: Path) -> Any:
     """The textworld.Game of this design: from memory, from the folder, or made now.
 
-    A file that cannot be read is made anew. Games are never changed by playing them, so all episodes share one.
+    A file that cannot be read is made anew. All episodes share the game, because playing does not change it.
+
+    Raises: EpisodeFailure, if no map allows the quest; RunFolderError, if the folder cannot be written; MissingExtra.
     """
     path = folder / f"{design.key}.json"
     game_class = package().Game
@@ -81,11 +83,14 @@ def load(design: Design, folder: Path) -> Any:
 
 
 def load_compiled(design: Design, folder: Path) -> Path:
-    """The path of the compiled game, with its `.json` beside it; compiled now if it is missing or broken."""
+    """The path of the compiled game, which has its `.json` beside it. A missing or broken file is compiled anew.
+
+    Raises: as `load`; EpisodeFailure also if the game cannot be compiled.
+    """
     game = load(design, folder)
     path = folder / f"{design.key}.z8"
     beside = path.with_suffix(".json")
-    if not beside.exists():  # it was deleted since it was read
+    if not beside.exists():  # `load` had the game in memory, and its file was deleted since
         _write(beside, lambda place: place.write_text(json.dumps(game.serialize())))
     if not _intact(path):
         _write(path, lambda place: _compile(game, place))
@@ -105,7 +110,7 @@ def _generate(design: Design) -> dict[str, Any]:
                 content: dict[str, Any] = MAKERS[design.challenge](options, design.mode).serialize()
             except textworld.generator.QuestGenerationError:
                 continue
-            # Names already used come in the order of a set, which differs from process to process.
+            # The grammar lists the names already used in the order of a set, which differs from process to process.
             content["grammar"] = {}
             return json.loads(json.dumps(content))  # type: ignore[no-any-return]
     raise EpisodeFailure(
@@ -147,7 +152,7 @@ MAKERS: dict[str, Callable[[Any, Mode], Any]] = {
 
 @functools.cache
 def _knowledge(path: str) -> Any:
-    """A challenge's rules and grammar. Parsing them takes longer than making a game, so they are kept."""
+    """The rules and the grammar of a challenge. They are cached, since parsing takes longer than making a game."""
     from textworld.generator.data import KnowledgeBase
 
     return KnowledgeBase.load(path)
@@ -171,7 +176,7 @@ def _compile(game: Any, place: Path) -> None:
 
 # ---- files ------------------------------------------------------------------------------------------------
 def _write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Let `fill` write a file which then takes its place at once: nobody ever sees half a game."""
+    """Write a file in one step, so that nobody ever reads half a game. `fill` writes it to the path that it gets."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".making-") as workshop:
@@ -181,13 +186,13 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
     except OSError as error:
         raise RunFolderError(
             where=f"environment textworld, cache {path.parent}",
-            what=f"a game cannot be kept there: {error}.",
-            remedy="Give another folder as `cache`, or set PALAESTRA_CACHE.",
+            what=f"a game cannot be written there: {error}.",
+            remedy="Set `cache` or PALAESTRA_CACHE to a folder that can be written.",
         ) from error
 
 
 def _intact(path: Path) -> bool:
-    """Whether a Z-machine file is whole: its header tells its version, length (by 8 bytes) and a sum of its bytes."""
+    """Whether a Z-machine file is complete. Its header has the version, the length in units of 8 bytes, a checksum."""
     if not path.exists():
         return False
     content = np.fromfile(path, np.uint8)

@@ -1,12 +1,10 @@
-"""Playing a TextWorld game: by its logic alone, or in the interpreter for its prose.
+"""Players of a TextWorld game: `LogicPlayer` plays its rules, `CompiledPlayer` plays it in the Z-machine interpreter.
 
-Knows the package's games, states and commands. Knows nothing of tasks, rewards or observations.
-
-Both players have the same members:
+Both have the same members:
     state     the package's GameProgression: facts, completed, failed, score, winning policy
-    feedback  what the last command brought about, as text
-    commands  command → action of the package, for all admissible commands, sorted
-    step      carry out a command; whether the game understood it
+    feedback  the effect of the last command, as text
+    commands  admissible command → action of the package, in alphabetical order
+    step      carry out a command; returns whether the game understood it
     copy      an independent player in the same state
 """
 
@@ -24,7 +22,7 @@ NOT_UNDERSTOOD = "you cannot do that"
 
 
 class LogicPlayer:
-    """The rules of the game without its prose: the situation is told from facts. Needs no compiled game."""
+    """Plays the rules of the game, and describes the situation by its facts. It needs no compiled game."""
 
     def __init__(self, game: Any, state: Any = None) -> None:
         from textworld.generator.game import GameProgression
@@ -52,7 +50,7 @@ class LogicPlayer:
 
 
 class CompiledPlayer:
-    """The compiled game in the Z-machine interpreter, with its generated prose."""
+    """Plays the compiled game in the Z-machine interpreter, with the game's own prose."""
 
     def __init__(self, game: Any, path: Path) -> None:
         textworld = package()
@@ -66,7 +64,7 @@ class CompiledPlayer:
         self.moves, self.said = 0, list[str]()
 
     def step(self, command: str) -> bool:
-        # Words that are no verbs of this game never reach the interpreter: it would obey `quit` and `restart`.
+        # The interpreter gets only commands with a verb of this game: it would also obey `quit` and `restart`.
         if command.partition(" ")[0] not in self.game.verbs:
             self.feedback = NOT_UNDERSTOOD
             return False
@@ -78,7 +76,10 @@ class CompiledPlayer:
         return self.moves > before
 
     def copy(self) -> CompiledPlayer:
-        """The same game, played again up to here: a tenth of the time that copying the interpreter takes."""
+        """An independent player in the same state.
+
+        It plays all commands again, in a tenth of the time that copying the interpreter takes.
+        """
         copied = CompiledPlayer(self.game, self.path)
         for command in self.said:
             copied.step(command)
@@ -90,7 +91,7 @@ class CompiledPlayer:
 
 
 def _commands(game: Any, state: Any) -> dict[str, Any]:
-    """Admissible commands in alphabetical order, each with the first action it stands for."""
+    """Admissible commands in alphabetical order, each with the first of its actions."""
     found: dict[str, Any] = {}
     for action in state.valid_actions:
         found.setdefault(command_of(game, action), action)
@@ -98,14 +99,14 @@ def _commands(game: Any, state: Any) -> dict[str, Any]:
 
 
 def command_of(game: Any, action: Any) -> str:
-    """An action of the package as the command that a player types, in small letters."""
+    """The command that stands for an action of the package, in lower case."""
     names = {variable.name: game.infos[variable.name].name for variable in action.variables}
     return str(action.format_command(names)).lower()
 
 
-# ---- the situation, from facts ----------------------------------------------------------------------------
+# ---- the situation from facts -----------------------------------------------------------------------------
 def situation(game: Any, state: Any) -> str:
-    """What the player sees and carries, in four lines: room, exits, things here, things carried."""
+    """What the player sees and carries, in four lines: room, exits, objects here, objects carried."""
     facts: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for fact in state.state.facts:
         facts[fact.name].append(tuple(variable.name for variable in fact.arguments))
@@ -136,7 +137,7 @@ def _door(facts: Mapping[str, list[tuple[str, ...]]], names: Mapping[str, str], 
 
 
 def _thing(facts: Mapping[str, list[tuple[str, ...]]], names: Mapping[str, str], key: str) -> str:
-    """A thing, with what lies on it or in it where that can be seen."""
+    """An object with its condition, and with what lies on it or in it unless it is closed or locked."""
     condition = _condition(facts, key)
     inside = [names[thing] for relation in ("on", "in") for thing, place in facts[relation] if place == key]
     if condition in ("closed", "locked"):
@@ -155,8 +156,8 @@ def _listed(texts: Any) -> str:
 
 # ---- the interpreter's prose ------------------------------------------------------------------------------
 def clean(feedback: str) -> str:
-    """Feedback without banner, score keeping and the interpreter's questions, on as few lines as it has paragraphs."""
-    if "$$$$" in feedback:  # the banner; after it comes the objective, then the first room with its title
+    """Feedback without the banner, scores and the interpreter's questions, and without empty lines."""
+    if "$$$$" in feedback:  # the banner; after it come the objective and the first room with its title
         feedback = feedback[max(feedback.find("-="), 0) :]
     feedback = feedback.partition("*** ")[0]
     kept = [" ".join(line.split()) for line in feedback.splitlines()]

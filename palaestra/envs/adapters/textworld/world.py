@@ -1,6 +1,6 @@
-"""TextWorld (arXiv 1806.11532): generated text adventures in which a command per turn leads to a goal.
+"""TextWorld (arXiv 1806.11532): generated text adventures with one command a turn.
 
-Knows tasks, observations, rewards and the expert. Games come from `textworld_games`, moves from `textworld_play`.
+This file makes tasks, observations, rewards and the expert's commands. `games` makes games, and `play` plays them.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from palaestra.registry import PositiveInt, register
 
 AGENT = "player"
 PASSIVE = ("examine", "inventory", "look")  # verbs that change nothing
-LONGEST_COMMAND = 100  # characters; the interpreter cuts at 198 bytes
-HELD_OUT = 1 << 20  # games of every split but "train"
+LONGEST_COMMAND = 100  # characters; the interpreter cuts commands at 198 bytes
+HELD_OUT = 1 << 20  # games in the pool of every split but "train"
 
 
 @register("environment", "textworld", source="arXiv 1806.11532", extra="envs", modules=("textworld",))
 class TextWorld:
-    """Find and bring things in a generated house, by text commands.
+    """Find and bring objects in a generated house, by text commands.
 
     Args:
-        challenge: what games are about. "treasure_hunter": take the thing named in the goal, and not the wrong
-            one, somewhere in a maze; made in 0.04 s. "coin_collector": walk a chain of rooms to a coin; 0.5 s.
-            "simple": get out of the bedroom and put the right food on the stove, 8–12 actions; 0.8 s.
-        mode: treasure_hunter: "easy" has no doors and no furniture, "medium" adds doors and furniture,
-            "hard" locks some of them. coin_collector: "hard" lets dead ends branch. simple: how often the score
-            rises; dense, balanced or sparse.
+        challenge: the kind of game, with the time to make one. "treasure_hunter": search a maze for the object
+            that the goal names, and do not take the wrong one; 0.04 s. "coin_collector": walk a chain of rooms to a
+            coin; 0.5 s. "simple": leave the bedroom and put the right food on the stove, in 8–12 actions; 0.8 s.
+        mode: treasure_hunter: "easy" has no doors and no furniture, "medium" adds doors and furniture, "hard" locks
+            some of them. coin_collector: "hard" has dead ends that branch. simple: how often the score rises: often
+            ("easy"), less often ("medium"), at the end only ("hard").
         rooms: size of the maze. Higher: longer search. Usual: 6. At least `quest_length` for coin_collector.
         quest_length: actions of the shortest solution. Higher: harder. Usual: 2–5. Not read by "simple".
-        backend: "logic" plays the game's rules in Python and tells the situation from facts in four short lines;
-            "compiled" plays the compiled game in the Z-machine interpreter and shows its prose. The games are
-            the same. "logic" needs 0.5 ms for a step and compiles nothing; "compiled" needs 2 ms for a step,
-            11 ms for a reset and, once for a game, 0.5 s to compile it. Its text tells of the room only on
-            entering, so give it a context that remembers.
-        goal: "last" shows the last command of the solution; "prose" shows TextWorld's instructions, which
-            tell every action of the solution in varied words.
+        backend: the games are the same. "logic" plays the game's rules in Python and describes the situation in four
+            short lines; a step takes 0.5 ms. "compiled" plays the compiled game in the Z-machine interpreter and shows
+            its prose; a step takes 2 ms, a reset 11 ms, and the first play of a game 0.5 s to compile it. This prose
+            describes a room only on entering, so choose a context that keeps earlier turns.
+        goal: what the text shows as the goal. "last": the last command of the solution. "prose": TextWorld's
+            instructions, which describe every action of the solution in varied words.
         show_commands: end the text with the admissible commands.
-        passive: offer examine, inventory and look too, which change nothing and cost a turn.
+        passive: offer the commands examine, inventory and look, which change nothing and cost a turn.
         reward: "win": 1 for winning, else 0. "score": the game's points, scaled so that winning gives 1 in total.
-        max_turns: turns until the episode is cut off; commands that were not understood count.
+        max_turns: turns until the episode is cut off. Commands that the game does not understand count.
         train_games: how many games the split "train" draws from. Higher: less memorizing. Usual: 1000.
         cache: folder for generated games. Default: $PALAESTRA_CACHE/textworld or ~/.cache/palaestra/textworld.
 
     Observation: `text`; `legal`, the admissible commands in alphabetical order; `state_key`, a hash of all facts.
     Info: `score` in [0, 1]; `success` at the end.
+    Expert: the next command of the game's winning policy.
     Raises: MissingExtra, if textworld is not installed.
     """
 
@@ -88,11 +88,11 @@ class TextWorld:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` games: "train" from a pool of `train_games`, other splits each from a million of their own."""
+        """`n` games. "train" draws from a pool of `train_games`, each other split from its own pool of a million."""
         pool = self._train_games if split == "train" else HELD_OUT
         draw = random.Random(derive(seed, "textworld", split))
         numbers: list[int] = []
-        while len(numbers) < n:  # without repetition, until the pool is used up
+        while len(numbers) < n:  # no game repeats before the pool is used up
             numbers += draw.sample(range(pool), min(pool, n - len(numbers)))
         seeds = [derive(number, "textworld", split) for number in numbers]
         length = None if self._world["challenge"] == "simple" else float(self._world["quest_length"])
@@ -140,7 +140,7 @@ class TextWorld:
     def expert(self, agent: str) -> Action:
         """The next command of the game's winning policy, which knows the whole map.
 
-        Once the game cannot be won any more it is the first legal command.
+        If the game can no longer be won, it is the first legal command.
         """
         player = self._playing()
         solution = player.state.winning_policy
@@ -152,7 +152,7 @@ class TextWorld:
 
     def restore(self, state: Any) -> None:
         player, self._task_hash, self._goal_text, self._turn, self._score = state
-        self._player = player.copy()  # so that a snapshot can be restored again
+        self._player = player.copy()  # playing must not change the snapshot
 
     # ---- observations -------------------------------------------------------------------------------------
     def _playing(self) -> LogicPlayer | CompiledPlayer:
@@ -180,6 +180,6 @@ class TextWorld:
 
 
 def _command(action: Action) -> str:
-    """What was typed: the first line, small, with single spaces."""
+    """The typed command: the first line, in lower case, with single spaces."""
     lines = str(action.value or "").strip().lower().splitlines()
     return " ".join(lines[0].split())[:LONGEST_COMMAND] if lines else ""

@@ -1,10 +1,8 @@
-"""Running verifiers' episodes so that each call of a model becomes a turn: what asks waits until somebody answers.
+"""Runs episodes of verifiers (version 0.4) so that each call of a model becomes a turn of an agent.
 
-Knows verifiers' environments, harnesses and clients, version 0.4. Knows nothing of observations and formats of calls.
-
-All of it runs in one event loop in a thread of its own, since its servers outlive the loops in which episodes are
-played. A seat's program is the chat loop below, in this process; its requests go through verifiers' own interception,
-which keeps the trace, and come out at the client below, which hands them over.
+All of verifiers runs in one event loop in its own thread, because its servers live longer than the event loops of
+rollouts. The program of a seat is the chat loop `Chat` below. Its requests go through verifiers' interception, which
+keeps the trace, to the client `Handover` below. The client passes each request on as an `Ask` and waits for the answer.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Ask:
-    """A seat's model is called: the conversation so far, the tools it may call, and where the answer goes."""
+    """A call of a seat's model: the conversation so far, the tools that it may call, and a future for the answer."""
 
     agent: str
     messages: list[dict[str, Any]]
@@ -39,27 +37,27 @@ class Ask:
 
 
 class Machine:
-    """The thread with its event loop, and who waits for the answers of which trace."""
+    """The thread with verifiers' event loop, and the traces of all running episodes."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.seats: dict[str, tuple[Any, Play]] = {}  # trace id → the trace and its episode
-        self.held: set[asyncio.Task[None]] = set()  # a loop itself does not keep its tasks alive
+        self.held: set[asyncio.Task[None]] = set()  # keeps tasks alive, which an event loop does not
         threading.Thread(target=self.loop.run_forever, daemon=True, name="palaestra-verifiers").start()
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run there, wait here."""
+        """Run a coroutine in verifiers' event loop, and wait for its result in the caller's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
 
 @functools.cache
 def machine() -> Machine:
-    """The one of this process."""
+    """The machine of this process."""
     return Machine()
 
 
 class Play:
-    """One environment of verifiers, held open, and its running episode."""
+    """One environment of verifiers, which stays open between episodes, and its running episode."""
 
     def __init__(self, env: Any) -> None:
         self._env, self._episode = env, None
@@ -70,7 +68,7 @@ class Play:
         self._traces: list[str] = []
 
     async def begin(self, task: Any) -> Any:
-        """The first Ask of an episode, or the finished Episode, or an error."""
+        """Start an episode. Returns its first Ask, the finished Episode of verifiers, or an error."""
         await self.abandon()
         if self._opened is None:
             ready = asyncio.get_running_loop().create_future()
@@ -83,13 +81,13 @@ class Play:
         return await self._next()
 
     async def reply(self, message: Mapping[str, Any]) -> Any:
-        """What follows on an assistant's message."""
+        """Answer the open Ask with an assistant's message. Returns the next event, as `begin` does."""
         assert self._open is not None
         self._open.answer.set_result(dict(message))
         return await self._next()
 
     async def abandon(self) -> None:
-        """Break the episode off, if one runs."""
+        """Cancel the running episode, if there is one."""
         running, self._episode = self._episode, None
         if running is not None and not running.done():
             running.cancel()
@@ -107,7 +105,7 @@ class Play:
 
     # ---- inside -------------------------------------------------------------------------------------------
     async def _hold(self, ready: asyncio.Future[None]) -> None:
-        """The servers of an environment open and close in one task, as their scopes demand."""
+        """Keep the environment's servers open until `close`. This one task both opens and closes them, as it must."""
         try:
             async with self._env.serving():
                 clients = getattr(self._env._interception, "clients", None)
@@ -141,10 +139,10 @@ class Play:
         self._events.put_nowait(ask)
 
 
-# ---- what verifiers gets from us ------------------------------------------------------------------------------
+# ---- the package, with our harness and our client -------------------------------------------------------------
 @functools.cache
 def package() -> Any:
-    """verifiers.v1, with our harness among its own. Raises: MissingExtra."""
+    """The module verifiers.v1. Our harness is made importable for it. Raises: MissingExtra."""
     try:
         import verifiers.v1 as vf
     except ModuleNotFoundError:
@@ -157,7 +155,7 @@ def package() -> Any:
 
 @functools.cache
 def _endpoint() -> Any:
-    """The address of the model, which is nowhere: the client below answers for it."""
+    """The address of the model. Nothing is there: `Handover` answers the calls."""
     return package().EvalClientConfig(base_url="http://palaestra.invalid/v1", api_key_var="PALAESTRA")
 
 
@@ -166,7 +164,7 @@ def _client() -> Any:
     vf = package()
 
     class Handover(vf.Client):  # type: ignore[misc, name-defined]
-        """Answers a model call with what an agent says."""
+        """Answers a call of the model with what an agent says."""
 
         async def get_response(
             self,
@@ -207,7 +205,7 @@ def _harness(vf: Any) -> Any:
     from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 
     class Chat(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc, name-defined]
-        """A chat loop in this process: calls the model until it answers without calling a tool."""
+        """A chat loop in this process. It calls the model until an answer has no call of a tool."""
 
         APPENDS_SYSTEM_PROMPT = True
         SUPPORTS_MCP = True
@@ -258,4 +256,5 @@ def _harness(vf: Any) -> Any:
 
 
 def _unknown(what: str) -> MissingExtra:
-    return MissingExtra(where=PLACE, what=f"this version of verifiers is not known: {what}.", remedy="Install 0.4.")
+    what = f"this version of verifiers is not supported: {what}."
+    return MissingExtra(where=PLACE, what=what, remedy="Install version 0.4 of verifiers.")

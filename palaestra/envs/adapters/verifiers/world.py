@@ -1,6 +1,7 @@
-"""Environments of verifiers (https://github.com/PrimeIntellect-ai/verifiers), version 0.4: tasksets, seats and scores.
+"""Environments of the verifiers library (https://github.com/PrimeIntellect-ai/verifiers), version 0.4.
 
-Knows how conversations become observations and rewards ours. The episodes run in `verifiers_machine`.
+This file turns its tasksets into tasks, its conversations into observations and its scores into rewards. `machine` runs
+its episodes.
 """
 
 from __future__ import annotations
@@ -36,31 +37,32 @@ from palaestra.tools import Tool, Toolbox
     modules=("verifiers",),
 )
 class Verifiers:
-    """Play an environment of the verifiers library: each call of its model is a turn of our agent.
+    """Play an environment of the verifiers library. Each call of its model is a turn of one of our agents.
 
     Args:
-        taskset: as verifiers names it: an importable module that exports a Taskset. Or a file of such a module,
-            `path/to/file.py`; its folder joins Python's path, also that of the servers of tools.
-        env: the id of an Env with several seats, such as user-sim or best-of-n, or a file of one's own. "": the
-            taskset's own, else one seat `agent`.
+        taskset: an importable module that exports a Taskset, by the name that verifiers uses; or the file of such a
+            module, `path/to/file.py`. The file's folder is added to the Python path of this process and of tool
+            servers.
+        env: the id of an Env with several seats, such as user-sim or best-of-n, or a file with an Env of yours. "": the
+            taskset's own Env, else one seat `agent`.
         config: of the environment, as in verifiers' `env` block: `taskset: {…}`, seats and further keys.
-        rows: the most tasks that are taken of the taskset. Higher: slower start.
+        rows: the most tasks that are taken from the taskset. Higher: slower start.
         held_out: share of the tasks that is never trained on. Usual: 0.2.
-        success_at: a score from which on the episode is a success.
+        success_at: the score from which an episode is a success.
         format: how calls of tools are written: json, tagged, code or words (palaestra.tools.formats).
-        whole: show the whole conversation in every turn: for contexts that show the latest observation only. Else
-            only what is new since the seat's last answer.
-        max_turns: answers of all seats together until the episode is cut off; then there are no rewards.
+        whole: show the whole conversation in every turn, for contexts that keep only the latest observation. Else a
+            turn shows what is new since the seat's last answer.
+        max_turns: answers of all seats together until the episode is cut off, without rewards.
 
-    Agents are the seats; verifiers asks them one at a time. Supported: prompts and system prompts, tools of the task
-    and of the taskset (as MCP servers on this machine), conversations that the Env leads with a seat, @stop, limits of
-    a seat's turns, setup, finalize, rewards, metrics and scores of the Env. Not supported: tasks that need a container;
-    harnesses of their own, since every seat runs a chat loop in this process; judges that call a model; images.
+    The agents are the seats. verifiers asks them one at a time. Supported: prompts and system prompts, tools of the
+    task and of the taskset (as MCP servers on this machine), conversations that the Env leads with a seat, @stop,
+    limits of a seat's turns, setup, finalize, rewards, metrics and scores of the Env. Not supported: tasks that need a
+    container; other harnesses, since every seat runs a chat loop in this process; judges that call a model; images.
     Environments of verifiers before 0.4 (SingleTurnEnv, MultiTurnEnv, ToolEnv) must be ported first.
-    Observation: `text`; `instruction`, the system prompt and the tools.
-    Info: `score`, the average reward of the trainable seats' runs; `success`; `metric/<name>`; `invalid` for a call
-    that cannot be read: the seat is asked again.
-    Raises: UnknownName, RecipeError, MissingExtra; EpisodeFailure with what verifiers reports.
+    Observation: `text`; `instruction`, the system prompt and the tools; `legal`, an example call of each tool.
+    Info: `score`, the mean reward of the trainable seats' runs; `success`; `metric/<name>`; `invalid` for a call that
+    cannot be read, after which the seat is asked again.
+    Raises: UnknownName, RecipeError, MissingExtra; EpisodeFailure with the error that verifiers reports.
     """
 
     abilities: tuple[str, ...] = (
@@ -88,7 +90,7 @@ class Verifiers:
         inner = _made(taskset, env, config or {}, self._where)
         self.agents: tuple[str, ...] = tuple(_seats(inner.config))
         self._rows = list(itertools.islice(iter(inner.taskset), rows))
-        Refusals(self._where).when(not self._rows, "the taskset gave no tasks.", "Check its configuration.")
+        Refusals(self._where).when(not self._rows, "the taskset gave no tasks.", "Check `taskset` in `config`.")
         self._train, self._held = division(len(self._rows), held_out)
         self._play = Play(inner)
         self._success_at, self._format, self._whole, self._max_turns = success_at, format, whole, max_turns
@@ -99,7 +101,7 @@ class Verifiers:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks of the split, drawn with repetition; the seed only tells them apart."""
+        """`n` rows of the split, drawn with repetition. The seed only tells tasks of the same row apart."""
         rows = self._train if split == "train" else self._held
         return [
             Task(
@@ -112,7 +114,7 @@ class Verifiers:
         ]
 
     def content(self, task: Task) -> Any:
-        """The row of the data set."""
+        """The row of the taskset."""
         return as_json(self._rows[int(task.params.get("row", self._train[0]))])
 
     async def reset(self, task: Task) -> StepResult:
@@ -169,7 +171,10 @@ class Verifiers:
         )
 
     def _result(self, event: Any, info: dict[str, Any]) -> StepResult:
-        """What follows: a seat is asked, or the episode is over and its scores are known."""
+        """The step result of an event: a seat is asked, or the episode is over and has its scores.
+
+        Raises: EpisodeFailure, if verifiers reports an error.
+        """
         if isinstance(event, Ask):
             self._ask = event
             return several({event.agent: self._observe(event)}, info=info)
@@ -184,7 +189,7 @@ class Verifiers:
                 boundary="environment",
                 where=self._where,
                 what=f"verifiers reports {kind}: {message}",
-                remedy="Run the taskset's own checks: `validate` of verifiers plays it without a model.",
+                remedy="Check the taskset with verifiers' command `vf-validate`, which needs no model.",
             )
         rewards = dict.fromkeys(sorted(self._acted), 0.0)
         for trace in event.traces:
@@ -203,7 +208,7 @@ class Verifiers:
         )
 
     async def _cut(self, info: dict[str, Any]) -> StepResult:
-        """The limit of turns: the episode is broken off, unscored."""
+        """The step result at the limit of turns. The episode is cut off without scores."""
         ask, self._ask = self._ask, None
         last = {} if ask is None or ask.agent not in self._acted else {ask.agent: self._observe(ask)}
         await machine().do(self._play.abandon())
@@ -215,7 +220,10 @@ class Verifiers:
 
 # ---- making ---------------------------------------------------------------------------------------------------
 def _made(taskset: str, env: str, config: Mapping[str, Any], where: str) -> Any:
-    """The environment, every seat of it with our chat loop on this machine."""
+    """The environment, with our chat loop on this machine for every seat.
+
+    Raises: UnknownName, for modules that cannot be loaded; RecipeError, for a configuration that verifiers refuses.
+    """
     vf = package()
     data: dict[str, Any] = dict(config)
     data["taskset"] = {**data.get("taskset", {}), "id": _importable(taskset, where)}
@@ -232,7 +240,7 @@ def _made(taskset: str, env: str, config: Mapping[str, Any], where: str) -> Any:
         raise UnknownName(where=where, what=f"verifiers cannot load it: {error}", remedy=remedy) from error
     except ValueError as error:
         what = f"verifiers refused the configuration: {error}"
-        raise RecipeError(where=where, what=what, remedy="Mend `config`; it is verifiers' `env` block.") from error
+        raise RecipeError(where=where, what=what, remedy="Correct `config`; it is verifiers' `env` block.") from error
 
 
 def _seats(config: Any) -> list[str]:
@@ -241,15 +249,19 @@ def _seats(config: Any) -> list[str]:
 
 
 def _importable(name: str, where: str) -> str:
-    """The id under which verifiers imports a module; a file's folder joins Python's path."""
+    """The id under which verifiers imports a module. Adds the folder of a file to Python's path.
+
+    Raises: UnknownName, if the file does not exist.
+    """
     if not name.endswith(".py"):
         return name
     path = Path(name).resolve()
     if not path.is_file():
-        raise UnknownName(where=where, what=f"there is no file {path}.", remedy="Paths are relative to where you are.")
+        remedy = "Correct the path; it is relative to the working directory."
+        raise UnknownName(where=where, what=f"there is no file {path}.", remedy=remedy)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-        known = os.environ.get("PYTHONPATH")  # servers of tools are processes of their own
+        known = os.environ.get("PYTHONPATH")  # tool servers are separate processes
         os.environ["PYTHONPATH"] = f"{known}{os.pathsep}{path.parent}" if known else str(path.parent)
     return path.stem
 

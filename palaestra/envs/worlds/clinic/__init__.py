@@ -1,1 +1,1 @@
-"""Clinic: question a patient, look things up, name the disease. `world` has the environment."""
+"""Clinic: a doctor questions a patient and names the disease. `world.py` has the environment."""

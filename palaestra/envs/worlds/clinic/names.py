@@ -1,4 +1,4 @@
-"""Names of symptoms and diseases, plain and invented, and where in the body symptoms are felt. Knows words only."""
+"""The words of the clinic: symptoms, plain and invented, the areas of the body where they are felt, and diseases."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ PER_AREA = 10
 
 
 def area(symptom: int, symptoms: int) -> str:
-    """Where a symptom is felt, if the first so many of all are in use, spread evenly over the areas."""
+    """The area of the body where a symptom is felt.
+
+    Args:
+        symptom: its number among the symptoms in use, from 0.
+        symptoms: how many symptoms are in use.
+    """
     return AREAS[place(symptom, symptoms) // PER_AREA]
 
 
 def place(symptom: int, symptoms: int) -> int:
-    """Which of all names a symptom has: those in use are taken from all areas alike."""
+    """The index in `SYMPTOMS` of a symptom in use. The symptoms in use are spread evenly over all areas."""
     return symptom * len(SYMPTOMS) // symptoms

@@ -1,6 +1,6 @@
-"""The inquiry rubric: eight scores of one response, their weighted sum, and vetoes that override it.
+"""The rubric of a consultation: eight scores of one response, their weighted sum, and vetoes that replace the sum.
 
-Knows scores. Knows nothing of patients. The scores come from a scripted stand-in for a judge; a model could give them.
+The scores come from fixed rules. A model that judges responses could give them instead.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ WEIGHTS = {
     "empathy": 0.5, "humility": 0.5,
 }  # fmt: skip
 MOST = 5.0  # scores lie between −5 and 5
-UNSAFE, UNSOUND = -1.0, -0.75
+UNSAFE, UNSOUND = -1.0, -0.75  # rewards of a vetoed response
 CERTAIN = ("definitely", "certainly", "surely", "undoubtedly", "guaranteed")
 POLITE = ("please", "thank", "thanks", "sorry")
 HEDGED = ("may", "might", "could", "perhaps", "likely", "consider")
 
 
 def weigh(scores: Mapping[str, float], *, vetoes: bool = True) -> float:
-    """The reward of one response (Doctor-R1, arXiv 2510.04284): in [−1, 1], rounded to three places.
+    """The reward of one response (Doctor-R1, arXiv 2510.04284), in [−1, 1] and rounded to three places.
 
         −1 if safety < 0;  −0.75 if reasoning < 0 or accuracy < 0;  else Σ w · score / (5 · Σ w)
 
     Args:
-        scores: of exactly the eight items, each in [−5, 5]. vetoes: without them the sum always counts.
+        scores: one score in [−5, 5] for each of the eight items.
+        vetoes: False leaves out the two rules for negative scores, so that the sum always counts.
 
-    Raises: InvalidData, for a missing or unknown item, or a score outside.
+    Raises: InvalidData, if an item is missing or unknown, or a score is outside of its range.
 
     >>> weigh({"safety": 4, "reasoning": 3, "accuracy": 5, "information": 2, "faithfulness": 1, "completeness": 0,
     ...        "empathy": -1, "humility": 4})
@@ -37,7 +38,11 @@ def weigh(scores: Mapping[str, float], *, vetoes: bool = True) -> float:
     """
     if set(scores) != set(WEIGHTS):
         odd = sorted(set(scores) ^ set(WEIGHTS))
-        raise InvalidData(where="clinic rubric", what=f"items that are missing or unknown: {', '.join(odd)}.")
+        raise InvalidData(
+            where="clinic rubric",
+            what=f"these items are missing or unknown: {', '.join(odd)}.",
+            remedy=f"Give one score for each of: {', '.join(WEIGHTS)}.",
+        )
     for name, value in scores.items():
         if not -MOST <= value <= MOST or math.isnan(value):
             raise InvalidData(where=f"clinic rubric, {name}", what=f"the score {value:g} is not between −5 and 5.")
@@ -50,12 +55,14 @@ def weigh(scores: Mapping[str, float], *, vetoes: bool = True) -> float:
 
 
 def judge(words: list[str], *, gain: float, resolved: float, doubtful: bool, known: bool) -> dict[str, float]:
-    """The eight scores of one response, from what can be counted.
+    """Score one response by its words and by what it achieves. Each of the eight scores is in [−5, 5].
 
     Args:
-        words: of the response. gain: of a question, as a share of the best question's; 1 for other acts.
-        resolved: share of the first uncertainty that is gone. doubtful: it names a disease that is hardly probable.
-        known: it speaks only of what the table has.
+        words: the words of the response.
+        gain: information gain of a question as a share of the best question's; 1 for other acts.
+        resolved: share of the uncertainty at the start that is gone.
+        doubtful: whether the response names a disease that is improbable.
+        known: whether the response is an act that the clinic understands.
     """
     said = set(words)
     return {

@@ -1,7 +1,4 @@
-"""Tables of diseases and symptoms, patients drawn from them, and what answers tell of the disease.
-
-Knows probabilities. Knows nothing of texts or rewards.
-"""
+"""Tables of diseases and symptoms, patients drawn from them, and how probable a disease is after some answers."""
 
 from __future__ import annotations
 
@@ -13,35 +10,38 @@ import numpy as np
 
 from palaestra.data import derive
 
-OWN = (3, 6)  # symptoms of a disease, fewest and most
+OWN = (3, 6)  # fewest and most symptoms that a disease causes
 LEAK = 0.01  # probability of a symptom that the disease does not cause
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Which symptoms a disease causes.
+    """Which symptoms a disease causes, and how often.
 
     Attributes:
-        present: float64 (diseases, symptoms), probability that a patient with the disease has the symptom: a noisy or
-            of the disease's own cause and a leak, 1 − (1 − leak) · (1 − cause).
-        cause: float64, likewise, of the disease alone; 0 where it has nothing to do with the symptom.
+        present: float64 (diseases, symptoms), the probability that a patient with the disease has the symptom. It is a
+            noisy or of two causes, the disease and a leak: 1 − (1 − leak) · (1 − cause).
+        cause: float64 (diseases, symptoms), the probability that the disease itself causes the symptom; 0 for symptoms
+            that it never causes.
     """
 
     present: np.ndarray
     cause: np.ndarray
 
     def typical(self, disease: int) -> list[int]:
-        """The disease's own symptoms, most frequent first."""
+        """The symptoms that the disease causes, most frequent first."""
         own = np.flatnonzero(self.cause[disease])
         return [int(symptom) for symptom in sorted(own, key=lambda s: (-self.cause[disease, s], s))]
 
 
 @functools.lru_cache(maxsize=1024)
 def draw_table(diseases: int, symptoms: int, sureness: float, seed: int) -> Table:
-    """A table in which no two diseases have the same symptoms.
+    """Draw a table. The symptoms of a disease never include all symptoms of another disease.
 
     Args:
-        sureness: least probability of a disease's own symptom; the most is in the middle between it and 1.
+        diseases, symptoms: how many of each there are.
+        sureness: least probability with which a disease causes one of its symptoms. The largest is (1 + sureness) / 2.
+        seed: decides everything.
     """
     generator = np.random.default_rng(derive(seed, "table"))
     cause = np.zeros((diseases, symptoms))
@@ -59,7 +59,7 @@ def draw_table(diseases: int, symptoms: int, sureness: float, seed: int) -> Tabl
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """The hidden disease, the symptoms, and the one that the patient complains of."""
+    """A patient: the hidden disease, the symptoms that the patient reports when asked, and the one it complains of."""
 
     disease: int
     symptoms: frozenset[int]
@@ -67,7 +67,11 @@ class Patient:
 
 
 def draw_patient(table: Table, noise: float, seed: int) -> Patient:
-    """A patient with at least one symptom of the disease; with noise each symptom is told wrongly at that rate."""
+    """Draw a patient with at least one symptom that the disease causes.
+
+    Args:
+        noise: probability that the patient reports a symptom wrongly. What it complains of is always true.
+    """
     generator = np.random.default_rng(derive(seed, "patient"))
     disease = int(generator.integers(len(table.present)))
     while True:
@@ -83,7 +87,7 @@ def draw_patient(table: Table, noise: float, seed: int) -> Patient:
 
 # ---- belief -----------------------------------------------------------------------------------------------
 def posterior(table: Table, answers: Mapping[int, bool]) -> np.ndarray:
-    """float64 (diseases,): how probable each disease is after answers, all alike before.
+    """The probability of each disease after some answers: float64 (diseases,). Without answers all are equal.
 
     P(d | answers) ∝ Π p(s | d) over present symptoms · Π (1 − p(s | d)) over absent ones
     """
@@ -96,13 +100,13 @@ def posterior(table: Table, answers: Mapping[int, bool]) -> np.ndarray:
 
 
 def entropy(belief: np.ndarray) -> float:
-    """In nats."""
+    """The entropy of a belief, in nats."""
     some = belief[belief > 0]
     return float(-(some * np.log(some)).sum())
 
 
 def gains(table: Table, answers: Mapping[int, bool]) -> np.ndarray:
-    """float64 (symptoms,): by how much asking for each symptom lowers the entropy on average; 0 for known ones.
+    """The expected information gain of asking for each symptom: float64 (symptoms,), in nats; 0 for known symptoms.
 
     gain(s) = H(belief) − P(yes) · H(belief | yes) − P(no) · H(belief | no)
     """
@@ -120,7 +124,7 @@ def gains(table: Table, answers: Mapping[int, bool]) -> np.ndarray:
 
 
 def best_question(table: Table, answers: Mapping[int, bool]) -> int | None:
-    """The symptom whose answer tells most; None when all are known."""
+    """The symptom with the largest gain among those not known yet; None if all are known."""
     if len(answers) == table.present.shape[1]:
         return None
     found = gains(table, answers)

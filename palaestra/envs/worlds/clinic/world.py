@@ -1,6 +1,6 @@
-"""The environment `clinic`: a consultation turn by turn, its observations and rewards.
+"""The environment `clinic`: a consultation turn by turn, with its observations and rewards.
 
-Knows acts and texts. Tables, patients and beliefs come from `table`, scores of responses from `rubric`.
+`table.py` has tables, patients and probabilities of diseases, and `rubric.py` scores responses.
 """
 
 from __future__ import annotations
@@ -34,15 +34,21 @@ from palaestra.envs.worlds.clinic.table import (
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "doctor"
-UNREADABLE, REPEATED, LATE = -0.2, -0.2, -0.3  # penalties of the inquiry
-CASES = 200  # earlier patients that `match` compares with
-LISTED = 3  # diseases of a diagnosis, at most; similar cases that are told
+UNREADABLE, REPEATED, LATE = -0.2, -0.2, -0.3  # penalties in `process`
+CASES = 200  # earlier patients with whom `match` compares the present one
+LISTED = 3  # most diseases of a diagnosis, and most that `match` tells
 DOUBTFUL = 0.05  # a disease less probable than this should not be named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one consultation is. Frozen: a snapshot is the state itself."""
+    """The state of one consultation. It cannot be changed, so a snapshot is the state itself.
+
+    Attributes:
+        answers: symptoms that were asked for, and whether the patient has them.
+        said: the answer to the last act.
+        rubric: `process` of each response so far.
+    """
 
     table: Table
     patient: Patient
@@ -50,11 +56,11 @@ class State:
     answers: tuple[tuple[int, bool], ...] = ()
     said: str = ""
     turn: int = 0
-    rubric: tuple[float, ...] = ()  # of each response so far
+    rubric: tuple[float, ...] = ()
 
     @property
     def known(self) -> dict[int, bool]:
-        """Symptom → whether the patient has it."""
+        """Symptom → whether the patient says that it has it."""
         return dict(self.answers)
 
 
@@ -62,32 +68,36 @@ class State:
 class Clinic(KeepsState[State]):
     """Question a patient, look things up, and name the disease.
 
-    The patient complains vaguely (of the chest, the skin …) and has symptoms of a hidden disease, each with a
-    probability; who asks for one is told, and nothing else. `ask cough`, or any sentence with a symptom in it after
-    `ask`; `lookup arvosis` tells a disease's usual symptoms; `match` tells which diseases earlier patients had who were
-    most like this one; `diagnose arvosis` ends the consultation, also with up to three diseases, most probable first;
-    `recommend` and a sentence that names a disease does too.
+    A table gives the probability with which each disease causes each symptom. The patient has a hidden disease and
+    symptoms drawn from the table. It names only an area of the body at first, such as the chest or the skin, and then
+    answers questions. `ask cough`, or `ask` and any sentence that contains a symptom, asks for that symptom. `lookup
+    arvosis` tells the usual symptoms of a disease. `match` tells the diseases of the earlier patients who are most
+    like this one. `diagnose arvosis` ends the consultation. It may name up to three diseases, the most probable one
+    first. `recommend` with a sentence that names one to three diseases does the same.
 
     Args:
-        diseases: how many a patient may have one of, 4–30. Higher: more questions. Usual: 30; 6 for small models.
-        symptoms: how many there are to ask for, 8–60. Higher: more words, more questions. Usual: 60; 12 for small
-            models. Each disease needs half a symptom at least.
-        tables: 0 draws a table for every patient, k > 0 gives every patient one of k tables. Usual: 1, which can be
-            learned by heart.
-        sureness: least probability of a disease's own symptom, 0.5–1. Lower: patients who lack usual symptoms; no
-            doctor is always right. Usual: 0.9.
-        noise: probability that the patient tells a symptom wrongly.
-        names: "plain", or "renamed": invented words for symptoms.
-        reward: "decision" (1 for the right disease first, 0.5 for the right one further down, else 0) or "inquiry",
-            which adds the mean of the rubric of all responses at the end.
-        vetoes: a certain statement (`you definitely have …`) makes the rubric −1, an unsound response −0.75.
-        confidence: of the expert, who diagnoses when a disease is more probable than that.
-        max_turns: turns until the consultation is cut off.
+        diseases: number of diseases, 4–30. Higher: more questions. Usual: 30; 6 for small models.
+        symptoms: number of symptoms, 8–60, and at least half as many as diseases. Higher: more words, more questions.
+            Usual: 60; 12 for small models.
+        tables: number of tables; each patient comes from one of them. 0 draws a new table for every patient. Usual: 1,
+            which a policy can learn by heart.
+        sureness: least probability with which a disease causes one of its symptoms, 0.5–1. Lower: more patients lack
+            usual symptoms, so that no doctor is always right. Usual: 0.9.
+        noise: probability that the patient reports a symptom wrongly. Higher: answers mislead more often.
+        names: "plain", or "renamed" for invented names of symptoms.
+        reward: "decision" (at the end 1 if the first disease is right, 0.5 if a later one is, else 0) or "inquiry",
+            which adds to that the mean of `process` over all responses.
+        vetoes: a response that claims certainty (`you definitely have …`) gets −1 from the rubric, and one that names
+            an improbable disease −0.75.
+        confidence: the expert names a disease as soon as it is more probable than this. Higher: more questions.
+        max_turns: turns after which the consultation is cut off.
 
-    `info` tells `process`, the rubric of the response (with −0.2 for one that cannot be read or repeats a question,
-    −0.3 for running out of turns), `gain` (of a question, as a share of the best question's), `unsafe`, `executable`,
-    and `stratum`, how many questions were asked. `vector` says which symptoms are known, and how; the complaint.
-    The expert asks what tells most (information gain) by the true table, without looking at the patient.
+    Per step, `info` has `process`, the rubric of the response in [−1, 1], or −0.2 if it cannot be read; a repeated
+    question adds −0.2, and running out of turns −0.3. It also has `gain`, the information gain of a question as a share
+    of the best question's; `unsafe`, 1 if the response claims certainty; `executable`, 1 if it can be read; and
+    `stratum`, the number of symptoms asked for so far. `vector` has the known answers, the area of the complaint and
+    the share of turns left. The expert asks the question with the largest information gain in the true table. It knows
+    nothing else about the patient.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -111,7 +121,7 @@ class Clinic(KeepsState[State]):
         Refusals("environment: clinic").when(
             diseases > 2 * symptoms,
             f"{diseases} diseases cannot be told apart by {symptoms} symptoms.",
-            "Give at least half as many symptoms as diseases.",
+            f"Set `symptoms` to at least {-(-diseases // 2)}, or lower `diseases`.",
         )
         self._params: dict[str, Any] = {
             "diseases": diseases,
@@ -133,11 +143,11 @@ class Clinic(KeepsState[State]):
         self.vector_size = 2 * symptoms + len(_areas(symptoms)) + 1
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` patients; no split has one of another."""
+        """`n` patients. Those of the split "train" occur in no other split."""
         return seeded_tasks("clinic", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
-        """Which disease has which symptoms, by what that is drawn from, and the patient."""
+        """The numbers that decide the table, and the patient."""
         world = {**self._params, **task.params}
         sizes = [world[name] for name in ("diseases", "symptoms", "sureness")]
         return as_json((*sizes, _table_of(world, task.seed), self._drawn(task)[1]))
@@ -179,7 +189,10 @@ class Clinic(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Asks for the symptom that tells most until one disease is probable enough, or all is asked."""
+        """Ask the best question.
+
+        The expert diagnoses if a disease is probable enough, if all symptoms are known, or in the last turn.
+        """
         state = self.state
         belief = posterior(state.table, state.known)
         best = int(np.argmax(belief))
@@ -199,7 +212,7 @@ class Clinic(KeepsState[State]):
         return "".join(sign if sign.isalnum() else " " for sign in text.lower()).split()
 
     def _act(self, state: State, words: list[str]) -> tuple[State, str | None, list[int]]:
-        """The state afterwards, the kind of act (None: unreadable), and the diseases that it names."""
+        """The state after an act, its kind (None: it cannot be read), and the diseases that a diagnosis names."""
         kind, rest = (words[0], words[1:]) if words else ("", [])
         symptom = next((self._symptoms.index(word) for word in rest if word in self._symptoms), None)
         listed = list(dict.fromkeys(self._diseases.index(word) for word in rest if word in self._diseases))
@@ -218,7 +231,7 @@ class Clinic(KeepsState[State]):
         return replace(state, said="error: cannot read that."), None, []
 
     def _similar(self, state: State) -> str:
-        """The diseases of the earlier patients who agree most with what is known, most similar first."""
+        """The diseases of the earlier patients who agree with most answers, most similar patients first."""
         scored = []
         for number in range(CASES):
             case = draw_patient(state.table, 0.0, derive(self._params["tables"], "case", number))
@@ -228,13 +241,13 @@ class Clinic(KeepsState[State]):
         return " ".join(list(found)[:LISTED])
 
     def _decision(self, patient: Patient, listed: list[int]) -> float:
-        """1 for the right disease first, 0.5 for the right one further down."""
+        """1 if the first disease is right, 0.5 if a later one is, else 0."""
         return 1.0 if listed[:1] == [patient.disease] else 0.5 if patient.disease in listed else 0.0
 
     def _judged(
         self, before: State, after: State, words: list[str], kind: str | None, listed: list[int], *, late: bool
     ) -> dict[str, float]:
-        """The numbers of one response."""
+        """The numbers that `info` has of one response."""
         belief = posterior(before.table, before.known)
         asked = next((symptom for symptom, _ in after.answers[len(before.answers) :]), None)
         repeated = kind == "ask" and asked is None
@@ -290,10 +303,10 @@ def _disease_names(count: int) -> tuple[str, ...]:
 
 
 def _areas(symptoms: int) -> tuple[str, ...]:
-    """The areas in which some symptom in use is felt."""
+    """The areas where a symptom in use is felt."""
     return tuple(dict.fromkeys(names.area(symptom, symptoms) for symptom in range(symptoms)))
 
 
 def _table_of(world: Mapping[str, Any], seed: int) -> int:
-    """The number of the table of a seed."""
+    """The number of the table that the patient of a seed comes from."""
     return seed // 2 % int(world["tables"]) if world["tables"] else seed  # the last bit of a seed tells its split

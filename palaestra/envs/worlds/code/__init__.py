@@ -1,1 +1,1 @@
-"""Code: functions to write and small packages to mend, judged by hidden tests. `world` has the environment."""
+"""Code: functions to write and small packages to repair, judged by hidden tests. `world.py` has the environment."""

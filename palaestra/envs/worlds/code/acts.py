@@ -1,7 +1,4 @@
-"""Acts and how they are written: short lines with an expression, fenced code, or calls of tools.
-
-Knows texts. Knows nothing of what an act does.
-"""
+"""Acts and how they are written: as a short line with an expression, as fenced code, or as a call of a tool."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ FENCED: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What the agent does. `code` is a program, an expression, the content of a file or the text of a line."""
+    """An act of the agent. `code` is a program, an expression, the content of a file or the text of a line."""
 
     name: Name
     code: str = ""
@@ -57,11 +54,11 @@ class Act:
 
 
 class Misread(Exception):
-    """The text is no act; says why."""
+    """A text that is no act. The message says why, and the agent reads it."""
 
 
 def tools_of(kind: Kind) -> dict[str, Tool]:
-    """The acts as tools. They are carried out by the episode, not by their `call`."""
+    """The acts as tools. Their `call` is never used: the episode carries the acts out."""
     found: dict[str, Tool] = {}
     for name, (does, arguments, optional) in MANUALS[kind].items():
         parameters = {
@@ -81,14 +78,14 @@ TOOLS: dict[Kind, dict[str, Tool]] = {"function": tools_of("function"), "reposit
 
 
 def explained(kind: Kind, style: Style) -> str | None:
-    """How to act, for models that can read it."""
+    """The instruction that tells a model how to write acts. None for `style: expression`."""
     if style == "expression":
         return None
     return FENCED[kind] if style == "fenced" else format_of(style).explain(list(TOOLS[kind].values()))
 
 
 def read_act(text: Any, kind: Kind, style: Style) -> Act:
-    """The act of a text. Raises: Misread."""
+    """The act that a text describes. Raises: Misread."""
     if not isinstance(text, str) or not text.strip():
         raise Misread("not understood")
     if len(text) > LONGEST:
@@ -99,7 +96,7 @@ def read_act(text: Any, kind: Kind, style: Style) -> Act:
 
 
 def write_act(act: Act, style: Style) -> str:
-    """The text of an act: `read_act` gives it back."""
+    """The text of an act. `read_act` makes the same act from it."""
     if style == "expression":
         return f"{act.name} {act.code}".strip()
     if style == "fenced":

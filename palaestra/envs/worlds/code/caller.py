@@ -1,8 +1,8 @@
-"""Calls functions of a submission and tells what they returned: the part that is sent into a sandbox.
+"""A program that calls functions of a submission in a sandbox and prints what they return.
 
-Knows the standard library only: `judging.py` sends this file and reads its last line. It shares its process with the
-submission, which may tell anything in its stead. So it gets inputs and never what they should give: whoever compares
-is another process, and telling the right values is all that a submission can do.
+`judging.py` sends this file into the sandbox and reads the last line of its output. The submission runs in the same
+process and can forge that line. Therefore this program gets inputs but no expected values, and another process
+compares: a submission passes only with the right values. The file uses the standard library only.
 """
 
 import importlib
@@ -12,7 +12,7 @@ import sys
 
 
 def plain(value):
-    """The value, if it is made of numbers, strings and lists only."""
+    """The value, if it consists of None, booleans, numbers, strings and lists only. Raises: TypeError."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is list:
@@ -21,10 +21,10 @@ def plain(value):
 
 
 def called(module, function, x):
-    """What a call returned, or why it did not."""
+    """What a call returned, or the error that it raised."""
     try:
         return {"value": plain(getattr(importlib.import_module(module), function)(x))}
-    except BaseException as fault:  # also SystemExit: it ends one call, not the others
+    except BaseException as fault:  # SystemExit too: it ends this call and not the others
         try:
             return {"error": f"{type(fault).__name__}: {fault}"[:200]}
         except BaseException:
@@ -34,7 +34,7 @@ def called(module, function, x):
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
     answers = os.dup(1)
-    os.dup2(2, 1)  # what the submission prints is no answer
+    os.dup2(2, 1)  # prints of the submission go to standard error, apart from the answers
     told = [called(*one) for one in asked]
     os.write(answers, ("\n" + json.dumps(told)).encode())
-    os._exit(0)  # threads and exit handlers of the submission have nothing more to do here
+    os._exit(0)  # without waiting for threads or exit handlers of the submission

@@ -1,7 +1,7 @@
-"""Chains of operations: how references are drawn, written as an expression, told in words, and mutated.
+"""Chains of operations, from which references are made: drawn, written as an expression or in words, and mutated.
 
-A step of a chain changes the value so far, or joins it with something else that is made of the input: `max(x) - min(x)`
-is "take the largest, then subtract the smallest of the input".
+A step of a chain changes the value so far, or joins it with a branch, another value that is made from the input:
+`max(x) - min(x)` is "take the largest, then subtract the smallest of the input".
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ class Operation:
     """One step of a chain.
 
     Attributes:
-        written: the expression; {} is what it is applied to, {c} a number, {l} a letter, and {y} a branch.
-        plain, other: the same in words, twice.
-        takes, gives: kinds of values. least: the smallest number that makes sense. joins: the kind of its branch.
+        written: the expression. {} is the value so far, {c} a number, {l} a letter, and {y} a branch.
+        plain, other: two wordings of it.
+        takes, gives: kinds of its input and output.
+        least: smallest number that makes sense.
+        joins: kind of its branch; None: it has no branch.
     """
 
     written: str
@@ -38,23 +40,23 @@ class Operation:
 
     @property
     def fixed(self) -> bool:
-        """Whether it has no number and no letter."""
+        """Whether it has neither a number nor a letter."""
         return "{c}" not in self.written and "{l}" not in self.written
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Something made of the input, which a step joins with the value so far; {} is the input, {c} a number."""
+    """A value made from the input, which a step joins with the value so far. {} is the input, {c} a number."""
 
     written: str
     plain: str
     other: str
     takes: Domain
     gives: Domain
-    least: int = 0  # of its number; 0: it has none
+    least: int = 0  # smallest number; 0: it has no number
 
     def with_number(self, number: int) -> Branch:
-        """The same for one number."""
+        """The branch with this number in place of {c}."""
         written, plain, other = (text.replace("{c}", str(number)) for text in (self.written, self.plain, self.other))
         return Branch(written, plain, other, self.takes, self.gives)
 
@@ -71,8 +73,8 @@ def _joined(kind: Domain, *rows: tuple[str, str, str]) -> list[Operation]:
     return [Operation(written, plain, other, kind, kind, joins=kind) for written, plain, other in rows]
 
 
-EASY = 8  # with no more `operators` than these, none joins
-# The first ones are the easiest: `operators` of each kind are used.
+EASY = 8  # with at most so many `operators`, no step has a branch
+# Easiest first. The first `operators` for each pair of kinds are used.
 OPERATIONS: tuple[Operation, ...] = (
     *_same(
         "number",
@@ -159,14 +161,14 @@ BRANCHES: tuple[Branch, ...] = (
 
 
 class Step(NamedTuple):
-    """An operation with its number and branch; a letter is told by its number too."""
+    """An operation with its number and its branch. The number also selects the letter."""
 
     operation: Operation
     number: int
     branch: Branch | None = None
 
     def put(self, text: str, branch: str = "") -> str:
-        """Fill in a text of the operation, but for {}."""
+        """Fill in everything but {} in a text of the operation."""
         letter = LETTERS[(self.number - 1) % len(LETTERS)]
         return text.replace("{c}", str(self.number)).replace("{l}", letter).replace("{y}", branch)
 
@@ -179,7 +181,7 @@ def written(chain: Chain, start: str = "x") -> str:
     """The chain as an expression, with no more parentheses than needed."""
     text = start
     for step in chain:
-        # What the step changes is put in first: a branch has a place for the input.
+        # {v} is the value so far. It is filled in after the branch.
         changed = step.operation.written.replace("{}", "{v}", 1)
         branch = "" if step.branch is None else f"({step.branch.written.replace('{}', f'({start})')})"
         text = f"({step.put(changed, branch).replace('{v}', f'({text})', 1)})"
@@ -198,10 +200,10 @@ def _told(step: Step, *, paraphrased: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Which operations there are: the first `operators` of each pair of kinds, with numbers up to `constants`.
+    """The operations in use: the first `operators` for each pair of kinds, with numbers up to `constants`.
 
     Attributes:
-        kinds: of values that operations give.
+        kinds: kinds of values that operations may give.
     """
 
     operators: int
@@ -209,7 +211,7 @@ class Vocabulary:
     kinds: tuple[Domain, ...] = DOMAINS
 
     def steps(self, takes: Domain, start: Domain) -> list[Step]:
-        """All steps that take such a value, of an input of the kind `start`."""
+        """All steps that take a value of the kind `takes`, where the input is of the kind `start`."""
         return [step for gives in self.kinds for step in self._steps(takes, gives, start)]
 
     def _steps(self, takes: Domain, gives: Domain, start: Domain) -> list[Step]:
@@ -223,7 +225,7 @@ class Vocabulary:
         ]
 
     def _branches(self, start: Domain, gives: Domain) -> list[Branch]:
-        """All branches of such an input."""
+        """All branches that make a value of the kind `gives` from an input of the kind `start`."""
         fitting = [one for one in BRANCHES if (one.takes, one.gives) == (start, gives)]
         return [
             one.with_number(number)
@@ -232,7 +234,7 @@ class Vocabulary:
         ]
 
     def draw(self, domain: Domain, length: int, draw: random.Random) -> Chain:
-        """A chain of this length. Operations are drawn evenly, then their numbers."""
+        """Draw a chain of this length: operations evenly, and then their numbers and branches."""
         chain: list[Step] = []
         start = domain
         while len(chain) < length:
@@ -243,7 +245,7 @@ class Vocabulary:
         return tuple(chain)
 
     def mutants(self, chain: Chain, draw: random.Random) -> list[Chain]:
-        """Chains that differ in one step, lack one, or have two changed places; in random order."""
+        """Chains with one step changed, left out, or swapped with the next one, in random order."""
         found: list[Chain] = []
         start = chain[0].operation.takes
         for place, step in enumerate(chain):

@@ -1,7 +1,4 @@
-"""An episode: what each act changes, what has to run for it, and what a good agent does next.
-
-Knows problems, repositories, acts and verdicts. Knows nothing of where jobs run, nor of rewards.
-"""
+"""The state of an episode, what each act does to it, which code has to run for an act, and the expert's next act."""
 
 from __future__ import annotations
 
@@ -22,12 +19,15 @@ FAILING = 3  # failed tests that are shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself.
+    """The state of one episode. It cannot be changed, so a snapshot is the state itself.
 
     Attributes:
-        short: programs are expressions of the grammar, worked out without a sandbox.
-        code: the last program. files: of a repository. opened: files that were read.
-        tested: the visible tests have run since the last change. said: what came of the last act.
+        short: programs are expressions of the grammar, which need no sandbox.
+        code: the last program.
+        files: the files of a repository.
+        opened: names of the files that the agent has read.
+        tested: whether the visible tests have run since the last change.
+        said: what the agent reads about its last act.
     """
 
     task: Problem | Repository
@@ -43,12 +43,13 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an act needs: a job to run or an expression to work out, and tests that judge it.
+    """What an act needs: a job to run or an expression to evaluate, and tests that judge it.
 
     Attributes:
-        state: after the act, but for what is found out.
-        tests: none where only the output is of interest. final: they are the hidden ones.
-        fault: why the act cannot be done; nothing runs then.
+        state: the state after the act, without the result of the tests.
+        tests: the tests; empty if only the output of the program counts.
+        final: whether they are the hidden tests.
+        fault: why the act cannot be done. Nothing runs then.
     """
 
     state: State
@@ -61,7 +62,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What came of an act: `passed` is the share of hidden tests, once the agent has submitted."""
+    """The result of an act.
+
+    Attributes:
+        fine: whether the act could be done.
+        passed: share of the hidden tests that pass; None as long as the agent has not submitted.
+    """
 
     state: State
     fine: bool
@@ -69,7 +75,7 @@ class Effect:
 
 
 def plan(state: State, act: Act) -> Plan:
-    """What an act needs."""
+    """Plan an act. Nothing runs here."""
     if isinstance(state.task, Repository):
         return _plan_files(state, state.task, act)
     task, code = state.task, act.code or state.code
@@ -87,7 +93,7 @@ def plan(state: State, act: Act) -> Plan:
 
 
 def settle(planned: Plan, done: Execution | None) -> Effect:
-    """What came of it, with the result of the job."""
+    """The result of a planned act. `done`: the result of its job, if it has one."""
     state = planned.state
     if planned.fault:
         return Effect(replace(state, said=planned.fault), False)
@@ -101,7 +107,7 @@ def settle(planned: Plan, done: Execution | None) -> Effect:
 
 
 def fails(state: State, act: Act) -> Effect:
-    """The machine fails: nothing runs and nothing is found out."""
+    """The result of an act while the machine fails: nothing runs."""
     code = act.code if not isinstance(state.task, Repository) and act.code else state.code
     tested = state.tested and code == state.code
     return Effect(replace(state, code=code, tested=tested, said="the machine failed, nothing ran"), False)
@@ -148,7 +154,7 @@ def _plan_files(state: State, task: Repository, act: Act) -> Plan:
         return Plan(state=state, fault="a line is one line")
     before = lines[act.line - 1]
     margin = before[: len(before) - len(before.lstrip())]
-    # Whoever leaves the margin out means that of the line that stood there.
+    # A line without indentation gets the indentation of the old line.
     lines[act.line - 1] = act.code if act.code[:1].isspace() else margin + act.code
     return Plan(state=_changed(state, act.file, "\n".join(lines) + "\n"))
 
@@ -160,7 +166,7 @@ def _changed(state: State, path: str, text: str) -> State:
 
 # ---- what a good agent does, and what can be done ---------------------------------------------------------
 def next_act(state: State, left: int) -> Act:
-    """What an expert does who knows the reference, with so many turns left."""
+    """The act of an expert who knows the reference. `left`: turns that are left."""
     if isinstance(state.task, Repository):
         return _mend(state, state.task, left)
     if not state.short:
@@ -171,13 +177,13 @@ def next_act(state: State, left: int) -> Act:
 
 
 def sensible(state: State) -> list[Act]:
-    """Some acts, good and bad."""
+    """Legal acts, good and bad."""
     task = state.task
     if isinstance(task, Repository):
         files = [Act("read", file=path) for path, _ in state.files]
         edits = [Act("replace", line.strip(), *place) for place, lines in task.choices.items() for line in lines]
         return [Act("list"), *files, *edits, Act("test"), Act("submit")]
-    choices = sorted((task.reference, *task.mutants))  # not the right one first
+    choices = sorted((task.reference, *task.mutants))  # so that the right one is not always the first
     if state.short:
         return [*(Act("try", text) for text in choices), Act("submit")]
     return [Act(name, program(text)) for text in choices for name in ("run", "test", "submit")]

@@ -1,6 +1,7 @@
-"""The grammar of the world's expressions: numbers, strings and lists, and one variable `x`.
+"""The grammar of expressions: numbers, strings, lists, and one variable `x`.
 
-No text is run: an expression that has anything else in it is refused, and values that grow large are faults.
+No text is run as Python. An expression with anything else in it is refused, and a value that grows too large is a
+fault.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from palaestra.tools.arithmetic import BASIC, Function, Grammar, NotInGrammar, R
 
 LONGEST = 120  # characters of an expression
 MOST = 1000  # characters or items of a value
-LARGEST = 10**18  # of a number
+LARGEST = 10**18  # absolute value of a number
 WRITTEN = re.compile(r"[A-Za-z0-9 +\-*/%()\[\].,:'\"]*")
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
@@ -30,16 +31,16 @@ METHODS = ("upper", "lower")  # of strings
 
 
 class Unreadable(Exception):
-    """The text is no expression of the grammar; says why."""
+    """A text that is no expression of the grammar. The message says why."""
 
 
 class Fault(Exception):
-    """The expression has no value here; says why, as Python would."""
+    """An expression that has no value for an input. The message says why, in the form of a Python error."""
 
 
 @functools.lru_cache(maxsize=16384)
 def read(text: str) -> Function:
-    """The function of `x` that an expression is. Raises: Unreadable."""
+    """Read an expression as a function of `x`. Raises: Unreadable."""
     if len(text) > LONGEST:
         raise Unreadable("too long")
     if not WRITTEN.fullmatch(text):
@@ -51,7 +52,7 @@ def read(text: str) -> Function:
 
 
 def evaluate(expression: Function, x: Any) -> Any:
-    """The value where `x` is this. Raises: Fault."""
+    """The value of an expression for an input `x`. Raises: Fault."""
     try:
         return expression(x)
     except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
@@ -66,7 +67,7 @@ def _constant(node: ast.Constant, text: str) -> Any:
 
 
 def _further(node: ast.expr, read: Read) -> Function:
-    """The variable, lists, methods, places and slices. Raises: NotInGrammar."""
+    """Read the variable, a list, a method, an index or a slice. Raises: NotInGrammar."""
     match node:
         case ast.Name(id="x"):
             return lambda x: x
@@ -98,7 +99,7 @@ def _method(text: Any, name: str) -> str:
 
 
 def _times(left: Any, right: Any) -> Any:
-    for sequence, times in ((left, right), (right, left)):  # before it is made: a long sequence costs memory
+    for sequence, times in ((left, right), (right, left)):  # first, since a long sequence costs memory
         if isinstance(sequence, str | list) and isinstance(times, int) and len(sequence) * times > MOST:
             raise Fault("OverflowError: too large")
     return left * right
@@ -106,7 +107,7 @@ def _times(left: Any, right: Any) -> Any:
 
 def _rest(left: Any, right: Any) -> Any:
     if isinstance(left, str):
-        raise Fault("TypeError: a string cannot be divided")  # formatting is not in the grammar
+        raise Fault("TypeError: a string cannot be divided")  # in Python, `%` would format it
     return left % right
 
 

@@ -1,6 +1,6 @@
-"""Judging: what is run, and whether what came back is what the tests want. Compared here, outside of what ran.
+"""Judging: what a sandbox runs for some tests, and which of them the results pass.
 
-Knows tests, jobs and answers. Knows nothing of how code is isolated, nor of episodes.
+Results are compared here, outside of the sandbox, so that a submission never sees what a test expects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHY = {"time": "out of time", "cpu": "out of time", "memory": "out of memory", "
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program to run. Equal jobs have equal results, as far as the program is deterministic."""
+    """A program to run. Equal jobs have equal results if the program is deterministic."""
 
     code: str
     stdin: str = ""
@@ -33,7 +33,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one test: what the submission gave, as text."""
+    """The result of one test. `got`: what the submission gave, or why it gave nothing."""
 
     test: Test
     passed: bool
@@ -41,13 +41,13 @@ class Verdict:
 
 
 def calls(files: Mapping[str, str], tests: Sequence[Test]) -> Job:
-    """The calls of the tests, without what they should give."""
+    """The job that makes the calls of the tests. It does not contain the expected values."""
     asked = [[test.module, test.function, test.x] for test in tests]
     return Job(CALLER, json.dumps(asked), tuple(files.items()))
 
 
 def judged(done: Execution, tests: Sequence[Test]) -> list[Verdict]:
-    """Compare. A submission that a limit ended, or that ended early, has passed nothing."""
+    """Compare the results with the tests. A submission that a limit ended, or that ended early, passes nothing."""
     answers = _answers(done, len(tests))
     if answers is None:
         why = WHY.get(done.killed_by or "", "the program ended early")
@@ -56,7 +56,7 @@ def judged(done: Execution, tests: Sequence[Test]) -> list[Verdict]:
 
 
 def worked_out(expression: str, tests: Sequence[Test]) -> list[Verdict]:
-    """The same for an expression of the grammar, without running anything. Raises: Unreadable."""
+    """Evaluate an expression of the grammar, without a sandbox, and compare it with the tests. Raises: Unreadable."""
     tree = read(expression)
     found = []
     for test in tests:
@@ -69,7 +69,7 @@ def worked_out(expression: str, tests: Sequence[Test]) -> list[Verdict]:
 
 
 def readable(expression: str) -> bool:
-    """Whether it is one of the grammar."""
+    """Whether a text is an expression of the grammar."""
     try:
         read(expression)
     except Unreadable:
@@ -78,7 +78,7 @@ def readable(expression: str) -> bool:
 
 
 def same(got: Any, want: Any) -> bool:
-    """Whether two values are equal and of the same kinds: True is not 1, and 1.0 neither."""
+    """Whether two values are equal and of the same type: neither True nor 1.0 is the same as 1."""
     if type(got) is not type(want):
         return False
     if isinstance(want, list):
@@ -87,7 +87,7 @@ def same(got: Any, want: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as an agent reads it."""
+    """A value as the agent reads it, at most `SHOWN` characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number with thousands of digits
@@ -96,13 +96,13 @@ def shown(value: Any) -> str:
 
 
 def printed(done: Execution) -> str:
-    """Output and error of a program, short."""
+    """The output and the error of a program, at most `OUTPUT` characters."""
     parts = [done.out.rstrip(), short_traceback(done.err.rstrip()), WHY.get(done.killed_by or "", "")]
     return cut("\n".join(part for part in parts if part), OUTPUT) or "(no output)"
 
 
 def _answers(done: Execution, count: int) -> list[Any] | None:
-    """What the submission's process told; anything may stand there."""
+    """The answers that the process printed, any JSON values; None if they are missing or too few or too many."""
     if done.rc != 0 or done.killed_by or done.truncated:
         return None
     try:
@@ -121,5 +121,5 @@ def _verdict(test: Test, answer: Any) -> Verdict:
 
 
 def _line(text: str) -> str:
-    """One short line that can be stored, whatever the submission wrote."""
+    """One short line of valid UTF-8, whatever the submission wrote."""
     return " ".join(text.encode("utf-8", "replace").decode().split())[:SHOWN]

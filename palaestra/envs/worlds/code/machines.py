@@ -1,7 +1,4 @@
-"""Machines: warm Pythons that all episodes of a process share, and results of what ran before.
-
-Knows pools, isolation and jobs. Knows nothing of tasks.
-"""
+"""Machines: pools of warm Python interpreters that all episodes of a process share, with a cache of results."""
 
 from __future__ import annotations
 
@@ -17,20 +14,20 @@ from palaestra.tools.sandbox import BubblewrapSandbox, Execution, PythonPool
 Where = Literal["auto", "bubblewrap", "subprocess"]
 Backend = Literal["bubblewrap", "subprocess"]
 Require = Literal["isolation", "none"]
-KEPT = 4096  # results
+KEPT = 4096  # results in the cache
 
 
 @functools.cache
 def backend(where: Where, require: Require) -> Backend:
-    """The back end that is meant, if this machine has it. Nothing weaker than what is required is ever taken.
+    """The back end for these options. It always has the isolation that is required.
 
-    Raises: RecipeError.
+    Raises: RecipeError, if this computer has no such back end.
     """
     if where == "subprocess" and require == "isolation":
         raise RecipeError(
             where="environment: code, sandbox",
             what="`sandbox: subprocess` does not isolate: submitted code could read hidden tests and your files.",
-            remedy="Take `sandbox: auto`; or, for code that you trust wholly, `require: none`.",
+            remedy="Set `sandbox: auto` or, for code that you trust, `require: none`.",
         )
     if where == "subprocess":
         return "subprocess"
@@ -41,29 +38,30 @@ def backend(where: Where, require: Require) -> Backend:
             return "subprocess"
         raise RecipeError(
             where="environment: code, sandbox",
-            what=f"submitted code cannot be isolated here. {fault.what}",
-            remedy=f"{fault.remedy} `style: expression` needs no sandbox; `require: none` is for code that you trust.",
+            what=f"submitted code cannot be isolated on this computer. {fault.what}",
+            remedy=f"{fault.remedy} Or set `style: expression`, which needs no sandbox, or, for code that you trust,\n"
+            "`require: none`.",
         ) from fault
     return "bubblewrap"
 
 
 class Machine:
-    """A pool with a memory: a job whose result is known does not run again.
+    """A pool of interpreters with a cache: a job whose result is known does not run again.
 
     Args:
-        backend: of the pool.
-        workers: warm interpreters.
+        backend: the sandbox in which jobs run.
+        workers: number of warm interpreters.
     """
 
     def __init__(self, backend: Backend, workers: int) -> None:
         self.pool = PythonPool(backend=backend, workers=workers, parallel=4 * workers)
         self.users = 0
-        self.ran = 0  # jobs that were not known
+        self.ran = 0  # jobs that were not in the cache
         self._known: OrderedDict[tuple[Job, float, int], Execution] = OrderedDict()
         self._lock = threading.Lock()
 
     def run(self, job: Job, *, timeout_s: float, memory_mb: int) -> Execution:
-        """The result of a job; may take until `timeout_s`."""
+        """The result of a job. It may take up to `timeout_s` seconds."""
         key = (job, timeout_s, memory_mb)
         done = self._recall(key)
         if done is None:
@@ -73,7 +71,7 @@ class Machine:
         return done
 
     async def arun(self, job: Job, *, timeout_s: float, memory_mb: int) -> Execution:
-        """As `run`, while other episodes go on."""
+        """As `run`, but other episodes go on while the job runs."""
         key = (job, timeout_s, memory_mb)
         done = self._recall(key)
         if done is None:
@@ -104,7 +102,7 @@ _LOCK = threading.Lock()
 
 
 def borrow(backend: Backend, workers: int) -> Machine:
-    """The machine of this kind, started if nobody uses it yet. Give it back."""
+    """The shared machine of this kind. Call `give_back` when it is no longer needed."""
     with _LOCK:
         machine = _MACHINES.get((backend, workers))
         if machine is None:
@@ -114,7 +112,7 @@ def borrow(backend: Backend, workers: int) -> Machine:
 
 
 def give_back(machine: Machine) -> None:
-    """The last user's giving back ends its processes."""
+    """Say that a machine is no longer needed. When the last user says so, its processes end."""
     with _LOCK:
         machine.users -= 1
         if machine.users:

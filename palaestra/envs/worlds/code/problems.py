@@ -1,7 +1,4 @@
-"""Problems: a function to write, its reference, wrong solutions, and tests that are seen or hidden.
-
-Knows chains, inputs and tests. Knows nothing of acts or of where code runs.
-"""
+"""Problems: a function to write, with its reference, wrong solutions (mutants), visible tests and hidden tests."""
 
 from __future__ import annotations
 
@@ -16,17 +13,19 @@ from palaestra.envs.worlds.code.chains import Chain, Domain, Vocabulary, told, w
 from palaestra.envs.worlds.code.grammar import Fault, evaluate, read
 from palaestra.errors import RecipeError
 
-POOL = 24  # inputs that hidden tests are chosen from
-TRIES = 200
+POOL = 24  # inputs among which those of hidden tests are chosen
+TRIES = 200  # most draws in search of a problem
 FUNCTION, MODULE = "f", "solution"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Test:
-    """A call and what it must give.
+    """A call and the value that it must give.
 
     Attributes:
-        kind: "good"; "trivial": hardly any wrong solution fails it; "wrong": `want` is what a wrong solution gives.
+        x: the argument of the call.
+        want: the expected value.
+        kind: "good"; "trivial", if hardly any wrong solution fails it; "wrong", if `want` is not the right value.
     """
 
     x: Any
@@ -35,17 +34,17 @@ class Test:
     module: str = MODULE
     kind: Literal["good", "trivial", "wrong"] = "good"
 
-    __test__ = False  # pytest: this is no test
+    __test__ = False  # so that pytest does not collect it
 
     @property
     def call(self) -> str:
-        """`f(3)`."""
+        """The call as text, such as `f(3)`."""
         return f"{self.function}({self.x!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What problems there are; options of the environment."""
+    """The options of the environment that decide what problems there are."""
 
     domains: tuple[Domain, ...] = ("number",)
     depth: tuple[int, int] = (1, 2)
@@ -60,13 +59,13 @@ class Sizes:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The operations that are used."""
+        """The operations in use."""
         return Vocabulary(self.operators, self.constants)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A function to write. All solutions are expressions in `x`; every mutant fails a hidden test."""
+    """A function to write. Its reference and its mutants are expressions in `x`. Every mutant fails a hidden test."""
 
     chain: Chain
     reference: str
@@ -75,7 +74,7 @@ class Problem:
     hidden: tuple[Test, ...]
 
     def told(self, *, paraphrased: bool) -> str:
-        """What is asked for, in words."""
+        """The task in words."""
         return told(self.chain, paraphrased=paraphrased)
 
 
@@ -87,7 +86,7 @@ PROBES: dict[Domain, tuple[Any, ...]] = {
 
 
 def meaning(problem: Problem) -> list[str]:
-    """What the function gives for many inputs: functions that do the same are the same problem, however written."""
+    """What the function gives on many inputs. Functions that do the same are the same problem."""
     domain = problem.chain[0].operation.takes
     return [domain, *(repr(outcome(problem.reference, x)) for x in PROBES[domain])]
 
@@ -98,7 +97,7 @@ def program(expression: str) -> str:
 
 
 def outcome(expression: str, x: Any) -> Any:
-    """The value, or the fault, of an expression; faults compare by their text."""
+    """The value of an expression, or the message of its fault in a tuple."""
     try:
         return evaluate(read(expression), x)
     except Fault as fault:
@@ -109,7 +108,7 @@ def outcome(expression: str, x: Any) -> Any:
 def build(sizes: Sizes, seed: int) -> Problem:
     """The problem of a seed.
 
-    Raises: RecipeError, if such problems have too few wrong solutions.
+    Raises: RecipeError, if no problem is found with enough mutants and enough different examples.
     """
     draw = random.Random(derive(seed, "problem"))
     for _ in range(TRIES):
@@ -138,15 +137,15 @@ def build(sizes: Sizes, seed: int) -> Problem:
         )
     raise RecipeError(
         where="environment: code",
-        what=f"no problem with {sizes.mutants} wrong solutions and {sizes.examples} examples was found.",
-        remedy="Raise `operators`, `constants` or `largest`, or ask for fewer `mutants` or `examples`.",
+        what=f"no problem with {sizes.mutants} mutants and {sizes.examples} examples was found.",
+        remedy="Raise `operators`, `constants` or `largest`, or lower `mutants` or `examples`.",
     )
 
 
 def _wrong_ones(
     sizes: Sizes, chain: Chain, inputs: Sequence[Any], wants: list[Any], draw: random.Random
 ) -> dict[str, list[Any]]:
-    """Mutants that give something else for one of the inputs, and what they give."""
+    """Mutants that give another value than the reference on at least one input, and their values."""
     found: dict[str, list[Any]] = {}
     for mutant in sizes.vocabulary.mutants(chain, draw):
         text = written(mutant)
@@ -159,7 +158,7 @@ def _wrong_ones(
 
 
 def _telling(tests: Sequence[Test], wrong: Sequence[Sequence[Any]], count: int) -> list[Test]:
-    """`count` of the tests, or more if it takes more to tell each wrong solution from the reference."""
+    """`count` of the tests, or more, so that each wrong solution fails at least one of them."""
     chosen: list[int] = []
     for gives in wrong:
         differs = [place for place, test in enumerate(tests) if gives[place] != test.want]
@@ -173,7 +172,7 @@ def _telling(tests: Sequence[Test], wrong: Sequence[Sequence[Any]], count: int) 
 def _spoiled(
     visible: Sequence[Test], more: Sequence[Test], wrong: Sequence[str], sizes: Sizes, draw: random.Random
 ) -> Sequence[Test]:
-    """The tests with some of them trivial and some of them wrong."""
+    """The visible tests, of which some are made trivial and some wrong."""
     if not sizes.wrong + sizes.trivial:
         return visible
 
@@ -196,7 +195,7 @@ def _spoiled(
 
 # ---- inputs -----------------------------------------------------------------------------------------------
 def _seen(domain: Domain, sizes: Sizes, draw: random.Random) -> list[Any]:
-    """Inputs of the examples, different ones, small ones first."""
+    """Different inputs for the examples; numbers in ascending order."""
     if domain == "number":
         numbers = range(1, sizes.largest + 1)
         return sorted(draw.sample(numbers, min(sizes.examples, len(numbers))))
@@ -209,7 +208,7 @@ def _seen(domain: Domain, sizes: Sizes, draw: random.Random) -> list[Any]:
 
 
 def _input(domain: Domain, largest: int, draw: random.Random, *, far: bool) -> Any:
-    """An input; `far`: also larger and negative numbers, and longer sequences, than examples have."""
+    """An input. `far` allows larger and negative numbers and longer sequences than the examples have."""
     if domain == "number":
         return draw.randint(-2 * largest, 4 * largest) if far else draw.randint(1, largest)
     length = draw.randint(3, 6 if far else 4)

@@ -1,7 +1,4 @@
-"""Repositories: small packages whose functions call each other, with one fault in one line.
-
-Knows files, functions and the fault. Knows nothing of acts or of where code runs.
-"""
+"""Repositories: small packages whose functions call each other, with one wrong line."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ NAMES = {
 EACH = 2  # functions in a file
 INPUTS = range(-5, 13)
 Files = tuple[tuple[str, str], ...]  # path, text
-Values = Mapping[str, Mapping[int, Any]]  # function → input → what it gives
+Values = Mapping[str, Mapping[int, Any]]  # function → input → value
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of a package: what it does to `x`, or to what another function makes of it."""
+    """A function of a package. It applies its chain to `x`, or to the value that another function gives for `x`."""
 
     module: str
     name: str
@@ -41,7 +38,7 @@ class Function:
     inner_module: str = ""
 
     def body(self, chain: Chain | None = None) -> str:
-        """The line that it returns by."""
+        """The line with its `return`, with another chain in place of its own if one is given."""
         return f"    return {written(chain or self.chain, f'{self.inner}(x)' if self.inner else 'x')}"
 
 
@@ -50,9 +47,10 @@ class Repository:
     """A package with a fault.
 
     Attributes:
-        faulty, right: the files as they are, and as they should be.
-        place: file and number of the line that is wrong.
-        choices: (file, line number) → lines that could stand there, the right one among them.
+        faulty, right: the files with the fault, and without it.
+        place: file and number of the wrong line.
+        choices: (file, line number) → the right line and wrong ones, in random order.
+        visible, hidden: tests that the agent may run, and tests that decide the reward.
     """
 
     faulty: Files
@@ -64,7 +62,7 @@ class Repository:
 
 
 def line_of(files: Files, place: tuple[str, int]) -> str:
-    """The line at a place; "" where there is none."""
+    """The line at a place; "" if there is no such line."""
     lines = dict(files).get(place[0], "").splitlines()
     return lines[place[1] - 1] if place[1] <= len(lines) else ""
 
@@ -73,7 +71,10 @@ def line_of(files: Files, place: tuple[str, int]) -> str:
 def build_repository(sizes: Sizes, count: tuple[int, int], paraphrased: bool, seed: int) -> Repository:
     """The repository of a seed.
 
-    Raises: RecipeError, if its functions have too few mutants.
+    Args:
+        count: fewest and most files.
+
+    Raises: RecipeError, if no repository is found in which each function has enough mutants.
     """
     draw = random.Random(derive(seed, "repository"))
     vocabulary = replace(sizes.vocabulary, kinds=("number",))
@@ -101,15 +102,15 @@ def build_repository(sizes: Sizes, count: tuple[int, int], paraphrased: bool, se
         )
     raise RecipeError(
         where="environment: code",
-        what=f"no package was found whose functions have {sizes.mutants} mutants each.",
-        remedy="Raise `operators` or `constants`, or ask for fewer `mutants`.",
+        what=f"no package was found in which each function has {sizes.mutants} mutants.",
+        remedy="Raise `operators` or `constants`, or lower `mutants`.",
     )
 
 
 def _functions(
     vocabulary: Vocabulary, depth: tuple[int, int], count: int, paraphrased: bool, draw: random.Random
 ) -> list[Function]:
-    # Drawn by number: both wordings have the same package.
+    # Indices are drawn and not words, so that both wordings have the same package.
     modules = [FILES[paraphrased][place] for place in draw.sample(range(len(FILES[False])), count)]
     names = [NAMES[paraphrased][place] for place in draw.sample(range(len(NAMES[False])), count * EACH)]
     found: list[Function] = []
@@ -123,7 +124,7 @@ def _functions(
 
 
 def _values(functions: Sequence[Function], faults: Mapping[str, Chain]) -> Values:
-    """What each function gives, with other chains in the place of some. Functions stand after those that they call."""
+    """The values of each function. `faults` replaces the chains of some. A function comes after the one it calls."""
     found: dict[str, dict[int, Any]] = {}
     for one in functions:
         inner = found.get(one.inner) or {x: x for x in INPUTS}
@@ -139,7 +140,7 @@ def _through(chain: Chain, inner: Mapping[int, Any]) -> dict[int, Any]:
 def _mutants(
     one: Function, values: Values, vocabulary: Vocabulary, count: int, draw: random.Random
 ) -> list[tuple[Chain, dict[int, Any]]]:
-    """Chains that give something else than the right one, no two written alike, and what they give."""
+    """Chains that give other values than the right one, and these values. No two are written alike."""
     inner = values.get(one.inner) or {x: x for x in INPUTS}
     found: dict[str, tuple[Chain, dict[int, Any]]] = {}
     for chain in vocabulary.mutants(one.chain, draw):
@@ -160,7 +161,11 @@ def _tests(
     sizes: Sizes,
     draw: random.Random,
 ) -> tuple[list[Test], list[Test]]:
-    """Hidden tests of all functions, which every mutant of the faulted one fails; and visible ones, which show it."""
+    """Hidden and visible tests.
+
+    Hidden ones test all functions, and every mutant of the faulty function fails one of them. One visible test fails
+    because of the fault.
+    """
 
     def test(one: Function, x: int) -> Test:
         easy = faulty[one.name][x] == right[one.name][x]

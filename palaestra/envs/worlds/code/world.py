@@ -1,6 +1,7 @@
-"""The environment `code`: tasks, turns, rewards.
+"""The environment `code`: the agent writes a function or repairs a package, and hidden tests judge the result.
 
-Knows episodes and texts. Problems are in `problems` and `repository`, acts in `acts`, and `machines` run code.
+`problems.py` and `repository.py` make the tasks, `acts.py` reads acts, `episode.py` carries them out, and `machines.py`
+runs code.
 """
 
 from __future__ import annotations
@@ -33,48 +34,53 @@ Examples = Annotated[int, pydantic.Field(ge=1, le=10)]
 
 @register("environment", "code")
 class Code(KeepsState[State]):
-    """Write a function, or mend a small package, that passes hidden tests; code runs in a sandbox only.
+    """Write a function, or repair a small package, so that it passes hidden tests. Programs run in a sandbox only.
 
-    With `style: expression`, for small models, a program is one line: `try x * 3 + 1` tells what it gives on the
-    visible tests, `submit` hands the last one in (`submit x * 3 + 1` another). It may use `x`, numbers, strings, lists,
-    `+ - * // %`, slices, `abs len max min sorted sum`, `.upper()` and `.lower()`, is worked out here, and needs no
-    sandbox. With the other styles, `run`, `test` and `submit` take a whole program that defines `f(x)`. With `kind:
-    repository` there are files with one wrong line: `list`, `read FILE`, `replace FILE NUMBER LINE`, `write FILE`,
-    `test`, `submit`. Submitting ends the episode.
+    With `style: expression`, for small models, a program is one line: `try x * 3 + 1` shows which visible tests fail,
+    and `submit` hands in the last program (`submit x * 3 + 1` another one). It may use `x`, numbers, strings, lists,
+    `+ - * // %`, slices, `abs len max min sorted sum`, `.upper()` and `.lower()`. The environment evaluates it itself,
+    without a sandbox. With the other styles, `run`, `test` and `submit` take a whole program that defines `f(x)`. With
+    `kind: repository` there are files with one wrong line, and the acts are `list`, `read FILE`, `replace FILE NUMBER
+    LINE`, `write FILE`, `test` and `submit`. Submitting ends the episode.
 
     Args:
-        kind: "function" or "repository" (functions of numbers in three to six files that import each other).
+        kind: "function", or "repository": functions of numbers in three to six files that import each other.
         style: how acts are written: "expression" (functions only), "fenced" (a word and a ```python block), "json" or
             "tagged" (calls of tools). None: "expression" for functions, "fenced" for repositories.
-        text: what is told of a function: "words", "examples" (the visible tests) or "both".
-        paraphrased: other words and names; tasks and solutions stay.
-        domains: of functions: "number", "string", "list", mixed evenly.
-        depth: operations of a function, fewest and most, 1–4. Higher: rarer success. Usual: 1 to 2.
-        operators: how many operations of each sort there are, easiest first. From 9 on values are joined with what
-            else is made of the input, as in `x * 3 - x % 2`. Higher: more to choose from. Usual: 2–13.
-        constants: numbers in a program go from 1 to this. Usual: 3–9.
-        largest: number in the inputs of examples. Hidden tests go further.
-        mutants: wrong solutions of each task that are listed among the legal acts; each fails a hidden test.
-        examples: visible tests, 1–10. Fewer: solutions that pass them are more often wrong. Usual: 3.
-        hidden: hidden tests, at least.
-        files: of a repository, fewest and most, 3–6.
-        trivial: share of the visible tests that hardly any wrong solution fails. Hidden tests stay as they are.
+        text: how a function is described: in "words", by "examples" (the visible tests), or by "both".
+        paraphrased: use other words and names. Tasks and solutions stay the same.
+        domains: inputs of functions: "number", "string", "list". Each is equally frequent.
+        depth: fewest and most operations of a function, 1–4. Higher: rarer success. Usual: 1 to 2.
+        operators: number of operations for each pair of input kind and output kind, easiest first. From 9 on, an
+            operation can also join the value with another value of the input, as in `x * 3 - x % 2`. Higher: more to
+            choose from. Usual: 2–13.
+        constants: largest constant in a program. Higher: more to choose from. Usual: 3–9.
+        largest: largest number in the inputs of a function's visible tests. Hidden tests go further.
+        mutants: number of wrong solutions of each function that are among the legal acts. Those of the function to
+            write or repair each fail a hidden test.
+        examples: number of visible tests, 1–10. Lower: more wrong solutions pass them. Usual: 3.
+        hidden: number of hidden tests. A task has more if it needs them so that every mutant fails one, and fewer if
+            there are too few different inputs.
+        files: fewest and most files of a repository, 3–6. Higher: more to read.
+        trivial: share of a function's visible tests that hardly any wrong solution fails. Hidden tests do not change.
             Higher: passing the visible tests says less. Usual: 0.
-        wrong: share of the visible tests that want what a wrong solution gives; tests of the repository's fault stay
-            right, and hidden tests are always right. Higher: visible tests mislead more often. Usual: 0.
+        wrong: share of the visible tests that expect a wrong value. In a repository, the test that shows the fault
+            stays right. Hidden tests are always right. Higher: visible tests mislead more often. Usual: 0.
         noise: probability that the machine fails when it should run or test something.
-        score: "all" gives 1 if all hidden tests pass, "fraction" the share of those that do.
-        sandbox: "bubblewrap", "subprocess" (no isolation) or "auto", the best that is there.
-        require: "isolation" refuses to run code of a policy without one; "none" is for code that you trust.
+        score: the reward for submitting: "all", 1 if all hidden tests pass, else 0; "fraction", the share that passes.
+        sandbox: "bubblewrap", "subprocess" (no isolation) or "auto": bubblewrap, or subprocess where the machine has no
+            bubblewrap and `require` is "none".
+        require: "isolation" refuses to run a policy's code without isolation. "none" is for code that you trust.
         timeout_s: wall-clock seconds that one run may take.
         memory_mb: memory of one run, in MB, 64 or more.
-        workers: warm interpreters, which all episodes share. Higher: more runs at once, more memory. Usual: 2.
-        max_turns: turns until the episode is cut off, without reward.
+        workers: number of warm interpreters, which all episodes share. Higher: more runs at once, more memory.
+            Usual: 2.
+        max_turns: turns after which the episode is cut off, without reward.
 
-    Reward: as `score` says, when the agent submits. `info` tells `passed`, the share of hidden tests; `process`, 1 for
-    the expert's act; `executable`, 0 for what cannot be read or done; `tested`, whether the visible tests have run on
-    what there is. What the sandbox is asked to run holds inputs only: what they should give is compared here.
-    Results are remembered by content, but for runs that a limit ended. The expert knows the reference.
+    Per step, `info` has `process`, 1 for the act that the expert would choose; `executable`, 0 for an act that cannot
+    be read or done; `tested`, 1 if the visible tests have run since the last change; and at the end `passed`, the share
+    of hidden tests that pass. The sandbox gets inputs but no expected values, and the environment compares the results.
+    Results are cached by content, except those of runs that a limit ended. The expert knows the reference.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -130,20 +136,20 @@ class Code(KeepsState[State]):
         self._limits: dict[str, Any] = {"timeout_s": timeout_s, "memory_mb": memory_mb}
         self._workers, self._max_turns = workers, max_turns
         self._machine: Machine | None = None
-        if self._backend is not None:  # whoever asks sees that this has to be waited for
+        if self._backend is not None:  # a coroutine function tells callers to await it
             self.step = self._step_waiting  # type: ignore[method-assign, assignment]
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks; no split has one of another."""
+        """`n` tasks. Those of the split "train" occur in no other split."""
         return seeded_tasks("code", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
-        """What the function to write does, or the package with its fault."""
+        """What the function gives on many inputs, or the package with and without its fault."""
         found = self._of(task.seed, task.params)
         return as_json((found.faulty, found.right)) if isinstance(found, Repository) else meaning(found)
 
     def difficulty(self, task: Task) -> float:
-        """Operations, or files."""
+        """The number of operations of a function, or of files of a package."""
         return float(_size(self._of(task.seed, task.params)))
 
     def reset(self, task: Task) -> StepResult:
@@ -156,7 +162,7 @@ class Code(KeepsState[State]):
         return single(AGENT, self._observe(self.state), info={"success": False, "stratum": str(_size(found))})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
-        """What an expression gives is known at once."""
+        """Play one act with an expression. Where a sandbox is needed, `_step_waiting` replaces this method."""
         before, act, planned = self._begin(actions)
         return self._end(before, act, None if planned is None else settle(planned, None))
 
@@ -171,7 +177,7 @@ class Code(KeepsState[State]):
         return self._end(before, act, settle(planned, done))
 
     def close(self) -> None:
-        """End the episode; the last environment's closing ends the processes that run code."""
+        """End the episode. The last environment that closes also ends the processes that run code."""
         super().close()
         if self._machine is not None:
             give_back(self._machine)
@@ -179,7 +185,7 @@ class Code(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What leads to the reference: it is known, also where the agent sees examples only."""
+        """The next act towards the reference. The expert knows it even where the agent sees only examples."""
         state = self.state
         return Action(text=write_act(next_act(state, self._max_turns - state.turn), self._style))
 
@@ -194,7 +200,7 @@ class Code(KeepsState[State]):
         return build_repository(made, tuple(world["files"]), self._paraphrased, seed)
 
     def _begin(self, actions: Mapping[str, Action]) -> tuple[State, Act | str, Plan | None]:
-        """The state before, the act or why there is none, and what it needs; nothing where the machine fails."""
+        """The state before the act, the act or why it cannot be read, and its plan; None if the machine fails."""
         before = self.state
         try:
             act = read_act(actions[AGENT].value, self._kind, self._style)
@@ -255,12 +261,12 @@ class Code(KeepsState[State]):
 
 
 def _size(task: Any) -> int:
-    """How large a task is: operations, or files."""
+    """The size of a task: operations, or files."""
     return len(task.right) if isinstance(task, Repository) else len(task.chain)
 
 
 def _digest(state: State) -> str:
-    """Programs as one number: equal programs, equal numbers."""
+    """A number for the present programs. Equal programs have equal numbers."""
     return f"{derive(0, state.code, *(part for pair in state.files for part in pair)):x}"
 
 
@@ -271,8 +277,12 @@ def _refuse_impossible(
     refuse.when_reversed(depth=depth, files=files)
     refuse.when(
         kind == "repository" and style == "expression",
-        "a repository is not one expression.",
-        "Take `style: fenced`, `json` or `tagged`.",
+        "`style: expression` cannot change files, and `kind` is repository.",
+        "Set `style` to fenced, json or tagged.",
     )
-    refuse.when(spoiled > 1, f"trivial and wrong tests are {spoiled:g} of all.", "Together they may be 1 at most.")
+    refuse.when(
+        spoiled > 1,
+        f"`trivial` and `wrong` together are {spoiled:g}.",
+        "Lower one of them: their sum may be 1 at most.",
+    )
     refuse.when_empty(DOMAINS, domains=domains)

@@ -1,1 +1,1 @@
-"""Craft: a grid with resources, a tech tree, and goals of several depths. `world` has the environment."""
+"""Craft: a grid with resources, a tech tree, and goals of several depths. `world.py` has the environment."""

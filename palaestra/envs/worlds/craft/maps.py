@@ -1,7 +1,4 @@
-"""Maps: tiles, what can be walked on, how one gets beside something, and maps drawn from a seed.
-
-Knows tiles and places. Knows nothing of items, goals or texts.
-"""
+"""Maps: tiles and places, shortest ways over grass, and maps drawn from a seed."""
 
 from __future__ import annotations
 
@@ -23,13 +20,13 @@ TURNS = tuple(SIDES)  # clockwise
 
 
 def beside(place: Place, side: str) -> Place:
-    """The next place on that side."""
+    """The place next to this one, on a side."""
     row, column = SIDES[side]
     return place[0] + row, place[1] + column
 
 
 def tile(tiles: Map, place: Place) -> str:
-    """What is there; `edge` outside of the map."""
+    """The tile at a place; `edge` outside of the map."""
     row, column = place
     inside = 0 <= row < len(tiles) and 0 <= column < len(tiles[0])
     return tiles[row][column] if inside else EDGE
@@ -43,7 +40,7 @@ def changed(tiles: Map, place: Place, new: str) -> Map:
 
 
 def way(tiles: Map, start: Place, goals: Iterable[Place]) -> list[str] | None:
-    """Sides to go to, one after another, on a shortest way over grass to one of the places; None without one."""
+    """The sides to walk to, in order, on a shortest way over grass to one of the goals; None if there is no way."""
     ends = set(goals)
     came: dict[Place, tuple[Place, str] | None] = {start: None}
     waiting = deque([start])
@@ -70,12 +67,15 @@ def _back(came: dict[Place, tuple[Place, str] | None], end: Place) -> list[str]:
 
 
 def places(tiles: Map, kind: str) -> list[Place]:
-    """Where such tiles are, row by row."""
+    """The places of all tiles of a kind, row by row."""
     return [(r, c) for r, row in enumerate(tiles) for c, found in enumerate(row) if found == kind]
 
 
 def approach(tiles: Map, start: Place, kind: str) -> tuple[list[str], str] | None:
-    """The shortest way to stand beside a tile of this kind, and the side it is then on; None without one."""
+    """A shortest way to a place beside a tile of this kind, and the side on which the tile is from there.
+
+    Returns: the sides to walk to, and the side of the tile; None if there is no way.
+    """
     stands = {
         beside(place, TURNS[(number + 2) % 4]): side
         for place in places(tiles, kind)
@@ -91,14 +91,15 @@ def approach(tiles: Map, start: Place, kind: str) -> tuple[list[str], str] | Non
 
 
 def draw_map(size: int, density: float, seed: int) -> tuple[Map, Place]:
-    """A square map and where one starts: trees, rock, ore, water and a chest on grass.
+    """Draw a square map of grass with trees, rock, ore, water and a chest, and the place where the agent starts.
 
     Args:
-        density: share of places that are not grass. seed: decides everything.
+        density: share of places that are not grass.
+        seed: decides everything.
     """
     generator = np.random.default_rng(derive(seed, "map"))
     count = round(density * size * size)
-    kinds = [TREE, TREE, TREE, TREE, ROCK, ROCK, ORE, ORE, CHEST]  # what every goal can need
+    kinds = [TREE, TREE, TREE, TREE, ROCK, ROCK, ORE, ORE, CHEST]  # enough for every goal
     share = {TREE: 0.5, ROCK: 0.25, WATER: 0.25}
     more = generator.choice(list(share), size=max(0, count - len(kinds)), p=list(share.values()))
     spots = generator.permutation(size * size)

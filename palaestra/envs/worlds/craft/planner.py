@@ -1,6 +1,6 @@
-"""The expert: walks down the tech tree to the first thing that is missing, and on a shortest way to where it is.
+"""The expert: it follows the tech tree down to the first thing that is missing, and takes a shortest way to it.
 
-Knows the whole state, also what the agent does not see. Knows nothing of texts.
+It uses the whole state, including what the agent does not see.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from palaestra.envs.worlds.craft.tree import DEPTH, RECIPES, SOURCES
 
 
 def next_act(state: State) -> str | None:
-    """The act that leads on to the goal; None where nothing does."""
+    """The next act towards the goal; None if there is none."""
     chosen = _pursue(state, state.goal.soonest, state.goal.count)
-    # Who walled himself in takes the walls down.
+    # If no act leads on, something that can be removed may block the way.
     return chosen or _reach(state, PLANKS, "attack") or _reach(state, TABLE, "attack") or _reach(state, TREE, "attack")
 
 
 def solution(state: State, most: int) -> list[str] | None:
-    """All acts to the goal; None if it takes more than `most`, or cannot be reached."""
+    """All acts to the goal; None if there are more than `most` or the goal cannot be reached."""
     acts: list[str] = []
     while not state.goal.met(state.holds):
         chosen = next_act(state)
@@ -30,7 +30,7 @@ def solution(state: State, most: int) -> list[str] | None:
 
 
 def _pursue(state: State, item: str, count: int) -> str | None:
-    """The next act towards having `count` of an item, of which there are fewer."""
+    """The next act towards `count` of an item. The agent has fewer."""
     if item in SOURCES:
         return _gather(state, item)
     recipe = RECIPES[item]
@@ -38,7 +38,7 @@ def _pursue(state: State, item: str, count: int) -> str | None:
     crafts = -(-missing // recipe.makes)
     if recipe.table and not state.at_table and not places(state.tiles, TABLE) and not state.holds["table"]:
         return _pursue(state, "table", 1)
-    # What lies deepest comes first: making it uses up what lies less deep.
+    # The deepest ingredient comes first, because making it can use up the others.
     for name in sorted(recipe.needs, key=lambda one: -DEPTH[one]):
         if state.holds[name] < recipe.needs[name] * crafts:
             return _pursue(state, name, recipe.needs[name] * crafts)
@@ -59,17 +59,17 @@ def _gather(state: State, item: str) -> str | None:
 
 def _reach_table(state: State) -> str | None:
     if places(state.tiles, TABLE):
-        return _reach(state, TABLE, "use")  # never used: whoever stands beside it is there
+        return _reach(state, TABLE, "use")  # it is never used: the way there ends beside it
     if state.ahead == GRASS:
         return "place table"
     free = [side for side in TURNS if tile(state.tiles, beside(state.place, side)) == GRASS]
-    # Going there would move on; turning shows the free side without a step.
+    # Turn to a free side. A walk to it would leave this place.
     turn = (TURNS.index(free[0]) - TURNS.index(state.facing)) % 4 if free else 0
     return None if not free else "turn left" if turn == 3 else "turn right"
 
 
 def _reach(state: State, kind: str, then: str) -> str | None:
-    """Go to the nearest tile of a kind, face it, and do something to it."""
+    """The next act towards the nearest tile of a kind: walk to it, face it, or do `then` to it. None without a way."""
     found = approach(state.tiles, state.place, kind)
     if found is None:
         return None

@@ -1,7 +1,6 @@
-"""The state of an episode and what each act does to it.
+"""The state of an episode, and what each act does to it.
 
-Knows the tech tree and maps. Knows nothing of texts, rewards or policies: the same function is the world and the
-expert's model of it.
+The environment plays by these rules and the expert plans by them.
 """
 
 from __future__ import annotations
@@ -27,11 +26,13 @@ ACTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself.
+    """The state of one episode. It cannot be changed, so a snapshot is the state itself.
 
     Attributes:
-        inventory: how many of each of `ITEMS`. had: items that were had at any time.
-        inside: what the chest holds.
+        inside: the item in the chest.
+        inventory: number of each of `ITEMS` that the agent has.
+        had: items that the agent has had at any time.
+        effect: what the last act did.
     """
 
     tiles: Map
@@ -47,27 +48,27 @@ class State:
 
     @property
     def holds(self) -> dict[str, int]:
-        """Item → how many."""
+        """Item → how many of it the agent has."""
         return dict(zip(ITEMS, self.inventory, strict=True))
 
     @property
     def front(self) -> Place:
-        """The place one faces."""
+        """The place that the agent faces."""
         return beside(self.place, self.facing)
 
     @property
     def ahead(self) -> str:
-        """The tile one faces."""
+        """The tile that the agent faces."""
         return tile(self.tiles, self.front)
 
     @property
     def at_table(self) -> bool:
-        """Whether a table stands beside."""
+        """Whether a table stands beside the agent."""
         return any(tile(self.tiles, beside(self.place, side)) == TABLE for side in TURNS)
 
 
 def act(state: State, text: str) -> State:
-    """The state after one of `ACTS`; what cannot be done changes nothing but says so in `effect`."""
+    """The state after one of `ACTS`. An act that cannot be done only sets `effect` to "nothing"."""
     if text in TURNS:
         return _go(state, text)
     word, _, item = text.partition(" ")

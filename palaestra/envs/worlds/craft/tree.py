@@ -1,7 +1,4 @@
-"""The tech tree: what is found, what is made of what, how deep each thing lies, and goals about them.
-
-Knows items, recipes and goals. Knows nothing of maps or texts.
-"""
+"""The tech tree: which tiles give items, what is made of what, how deep each item lies, and the goals."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tile that gives an item when it is attacked, with a tool where it needs one."""
+    """A tile that gives an item when the agent attacks it and has the tool, if it takes one."""
 
     tile: str
     tool: str | None = None
@@ -27,7 +24,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Ingredients of one act of crafting, how many things it makes, and whether a table must stand beside."""
+    """The ingredients of one `craft`, how many things it makes, and whether it takes a table beside the agent."""
 
     needs: Mapping[str, int]
     makes: int = 1
@@ -47,8 +44,8 @@ RECIPES: dict[str, Recipe] = {
     "stone pickaxe": Recipe({"sticks": 1, "stone": 1}, table=True),
     "iron pickaxe": Recipe({"sticks": 1, "iron": 1}, table=True),
 }
-# In the order in which one can be had at the earliest. Ingredients of a recipe are made deepest first, so that making
-# one uses up none of another.
+# Item → depth, in the order in which items can be had. The planner makes the deepest ingredient of a recipe first, so
+# that making one does not use up another.
 DEPTH = {"wood": 1, "planks": 2, "sticks": 3, "table": 3, "wooden pickaxe": 4, "stone": 5, "stone pickaxe": 6,
          "iron": 7, "iron pickaxe": 8}  # fmt: skip
 ITEMS = tuple(DEPTH)
@@ -65,7 +62,7 @@ OPEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is to be had: `count` of any of the items. `words` is how an open goal is put."""
+    """What the agent must have: `count` of any of the items. `words`: the text of an open goal."""
 
     items: tuple[str, ...]
     count: int = 1
@@ -73,16 +70,16 @@ class Goal:
 
     @property
     def depth(self) -> int:
-        """The depth of the item that is had soonest."""
+        """The depth of the item in `soonest`."""
         return DEPTH[self.soonest]
 
     @property
     def soonest(self) -> str:
-        """The item of the goal that lies least deep."""
+        """The item of the goal with the smallest depth."""
         return min(self.items, key=lambda item: (DEPTH[item], item))
 
     def met(self, inventory: Mapping[str, int]) -> bool:
-        """Whether the inventory has what is asked for."""
+        """Whether an inventory, item → count, reaches the goal."""
         return any(inventory.get(item, 0) >= self.count for item in self.items)
 
 
@@ -90,8 +87,9 @@ def goals(kinds: tuple[Kind, ...], shallowest: int, deepest: int, most: int) -> 
     """All goals of these kinds and depths.
 
     Args:
-        most: of an item that an atomic goal asks for; atomic goals are about what is gathered or made without a tool
-            of one's own, long ones about a single thing.
+        shallowest, deepest: smallest and largest depth.
+        most: largest count in an atomic goal. Atomic goals are about items of depth 1 and 2, long goals about one
+            deeper item.
     """
     found: list[Goal] = []
     inside = [item for item in ITEMS if shallowest <= DEPTH[item] <= deepest]
@@ -106,7 +104,7 @@ def goals(kinds: tuple[Kind, ...], shallowest: int, deepest: int, most: int) -> 
 
 
 def draw_goal(choices: list[Goal], seed: int) -> Goal:
-    """One of them, evenly over depths and then over the goals of a depth."""
+    """Draw a goal: first the depth, evenly, and then evenly among the goals of this depth."""
     generator = np.random.default_rng(derive(seed, "goal"))
     depths = sorted({goal.depth for goal in choices})
     depth = depths[int(generator.integers(len(depths)))]

@@ -1,7 +1,4 @@
-"""What the agent sees: words, a window of tiles, a vector, a small picture; and the names of things.
-
-Knows states and vocabularies. Knows nothing of rewards or of what is best.
-"""
+"""What the agent sees: a text, a window of tiles, a vector or a small picture, and the names of things in it."""
 
 from __future__ import annotations
 
@@ -56,12 +53,12 @@ INVENTED = (
     "sorn",
     "vash",
 )
-MOST = 4  # of an item that the vector tells apart
+MOST = 4  # the vector shows larger counts as this one
 
 
-@functools.lru_cache(maxsize=256)  # each act of an episode asks for them
+@functools.lru_cache(maxsize=256)  # each act of an episode needs them
 def names_of(mode: Names, seed: int) -> dict[str, str]:
-    """Thing → how it is called: plainly, by one invented vocabulary, or by one that each task shuffles."""
+    """Thing → its name: the plain one, an invented one, or an invented one that each task draws anew."""
     if mode == "plain":
         return {thing: thing for thing in THINGS}
     if mode == "renamed":
@@ -77,7 +74,7 @@ def spell_goal(goal: Goal, names: Mapping[str, str]) -> str:
 
 
 def manual(names: Mapping[str, str]) -> str:
-    """What everything is made of, in words: for names that tell nothing."""
+    """A text that says what everything is made of."""
     found = [
         f"{names[source.tile]} gives {names[item]}" + (f" to a {names[source.tool]}" if source.tool else "")
         for item, source in SOURCES.items()
@@ -91,7 +88,7 @@ def manual(names: Mapping[str, str]) -> str:
 
 # ---- views ------------------------------------------------------------------------------------------------
 def describe(state: State, names: Mapping[str, str], text: Text, sight: int) -> str:
-    """The situation in words; `nearest` tells the nearest of each tile in sight, `window` every tile."""
+    """The state in words. "nearest" tells the nearest tile of each kind in sight, "window" shows all of them."""
     holds = " ".join(f"{count} {names[item]}" for item, count in state.holds.items() if count)
     said = {"nothing": "nothing happens. "}.get(state.effect, "")
     ahead = f"facing {names.get(state.ahead, state.ahead)} {state.facing}"
@@ -104,14 +101,14 @@ def describe(state: State, names: Mapping[str, str], text: Text, sight: int) -> 
 
 
 def window(state: State, sight: int) -> list[list[str]]:
-    """The tiles around the agent, who stands in the middle: (2 · sight + 1) squared."""
+    """The tiles around the agent, (2 · sight + 1) rows of as many. The agent stands in the middle."""
     row, column = state.place
     reach = range(-sight, sight + 1)
     return [[tile(state.tiles, (row + down, column + right)) for right in reach] for down in reach]
 
 
 def nearest(state: State, sight: int) -> dict[str, Place]:
-    """Tile → how far down and right the nearest one in sight is; grass and the edge are left out."""
+    """Tile → how far down and right the nearest one in sight is, without grass and edge."""
     found: dict[str, Place] = {}
     reach = range(-sight, sight + 1)
     for down, right in sorted(((d, r) for d in reach for r in reach), key=lambda gap: (abs(gap[0]) + abs(gap[1]), gap)):
@@ -127,7 +124,7 @@ def _direction(down: int, right: int) -> str:
 
 
 def vector(state: State, sight: int) -> np.ndarray:
-    """float32: one place for each tile of the window, then inventory, facing, goal, and whether a table is beside."""
+    """float32: the tiles of the window (one-hot), inventory, facing, goal, and whether a table is beside the agent."""
     shown = np.array([[TILES.index(kind) for kind in row] for row in window(state, sight)])
     tiles = np.eye(len(TILES))[shown].ravel()
     holds = np.minimum(np.array(state.inventory), MOST) / MOST
@@ -138,12 +135,12 @@ def vector(state: State, sight: int) -> np.ndarray:
 
 
 def vector_size(sight: int) -> int:
-    """How many numbers `vector` has."""
+    """The length of `vector`."""
     return (2 * sight + 1) ** 2 * len(TILES) + 2 * len(ITEMS) + len(TURNS) + 2
 
 
 def picture(state: State, sight: int) -> np.ndarray:
-    """uint8 (2 · sight + 1, 2 · sight + 1, 3): a pixel a tile, the agent in the middle."""
+    """uint8 (2 · sight + 1, 2 · sight + 1, 3): one pixel for each tile, with the agent in the middle."""
     pixels = np.array([[COLORS[kind] for kind in row] for row in window(state, sight)], np.uint8)
     pixels[sight, sight] = AGENT_COLOR
     return pixels

@@ -1,6 +1,7 @@
-"""The environment `craft`: tasks, actions, rewards.
+"""The environment `craft`: tasks, acts and rewards.
 
-Knows goals, states and views. Maps come from `maps`, the tech tree from `tree`, the expert from `planner`.
+`maps.py` draws maps, `tree.py` has items and goals, `state.py` the rules, `views.py` the observations, and `planner.py`
+the expert.
 """
 
 from __future__ import annotations
@@ -29,41 +30,45 @@ from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
 Depth = tuple[Annotated[int, pydantic.Field(ge=1, le=DEEPEST)], Annotated[int, pydantic.Field(ge=1, le=DEEPEST)]]
-TRIES = 200  # maps drawn until one has a solution that is short enough
+TRIES = 200  # most maps that are drawn in search of one with a short enough solution
 REFUSE = Refusals("environment: craft")
 
 
 @register("environment", "craft")
 class Craft(KeepsState[State]):
-    """Gather, make and place things in a grid until the goal of the tech tree is had: wood, planks, … iron pickaxe.
+    """Gather, make and place things in a grid until the agent has what the goal asks for, from wood to an iron pickaxe.
 
-    The agent walks (`north`, `east`, `south`, `west`: it faces there, and goes if there is grass), turns (`turn left`,
-    `turn right`), hits what it faces (`attack`: a tree gives wood; rock gives stone to who has a wooden pickaxe, ore
-    gives iron to who has a stone pickaxe; what was placed is taken up again), opens a chest (`use`), makes things
-    (`craft planks`: wood makes two planks, planks make two sticks or, two of them, a table; a pickaxe takes a
-    stick and planks, stone or iron, beside a table) and puts them down in front of itself (`place table`,
-    `place planks`).
+    `north`, `east`, `south` and `west` turn the agent to that side, and it walks if there is grass. `turn left` and
+    `turn right` only turn it. `attack` hits what it faces: a tree gives wood, rock gives stone if the agent has a
+    wooden pickaxe, ore gives iron if it has a stone pickaxe, and things that it placed come back. `use` opens a chest
+    and takes what is inside. `craft planks` makes two planks of one wood. `craft sticks` makes two sticks of one of
+    these planks, and `craft table` takes two of them. A pickaxe is made beside a table, of one stick and one planks,
+    stone or iron. `place table` and `place planks` put a thing on the grass in front of the agent.
 
     Args:
-        size: of the square map, 5–32. Higher: longer ways. Usual: 9.
+        size: side of the square map, 5–32. Higher: longer ways. Usual: 9.
         density: share of places that are not grass, 0.1–0.6. Higher: more to find, more in the way. Usual: 0.3.
-        depth: of the goal in the tech tree, from wood (1), planks (2), sticks and table (3), wooden pickaxe (4), stone
-            (5), stone pickaxe (6), iron (7) to iron pickaxe (8), fewest and most, mixed evenly. Usual: 1 to 6.
-        kinds: of goals: "atomic" (collect k of what lies no deeper than 2), "long" (have one of what lies deeper),
-            "open" (a purpose in words that several things serve: `something to break rock with`).
-        most: of an item that an atomic goal asks for, 1–3.
-        sight: how far the agent sees to each side, 1–15. 3 is a window of seven times seven.
-        text: "nearest" tells the nearest of each kind in sight; "window" shows a sign for every tile in sight.
+        depth: smallest and largest depth of the goal in the tech tree: wood (1), planks (2), sticks and table (3),
+            wooden pickaxe (4), stone (5), stone pickaxe (6), iron (7), iron pickaxe (8). Each depth is equally
+            frequent. Higher: longer episodes, rarer success. Usual: 1 to 6.
+        kinds: kinds of goals: "atomic" (one or more of an item of depth 1 or 2), "long" (one deeper item), "open" (a
+            purpose that several items serve, such as `something to break rock with`).
+        most: largest number of an item that an atomic goal asks for, 1–3. Higher: longer episodes.
+        sight: number of tiles that the agent sees to each side, 1–15; 3 is a window of 7 × 7. Higher: less to search.
+        text: "nearest" tells where the nearest tile of each kind in sight is. "window" shows a sign for every tile in
+            sight.
         names: "plain", "renamed" (invented words for all things) or "shuffled" (each task draws which invented word
             means what; needs `manual`). Acts use the same names.
-        manual: say what everything is made of, in every observation.
-        noise: probability that an act fails, and nothing happens.
-        reward: "goal" (1 when the goal is had) or "items" (1 for each kind of thing that is had for the first time).
-        max_turns: turns until the episode is cut off; every task can be solved in three quarters of them.
+        manual: say in every observation what everything is made of.
+        noise: probability that an act fails, so that nothing happens.
+        reward: "goal" (1 when the agent reaches the goal) or "items" (1 for each kind of item when the agent first has
+            it).
+        max_turns: turns after which the episode is cut off. The expert solves every task in three quarters of them.
 
-    `info` tells `process`, 1 for an act that the expert would have chosen; `executable`, 0 for what cannot be done
-    here or cannot be read; `items`, how many kinds of things were had so far; `stratum`, the goal's depth. `vector`
-    and `image` show the window: a picture of a pixel a tile. `imagine` tells what an act would show, without acting.
+    Per step, `info` has `process`, 1 for the act that the expert would choose; `executable`, 0 for an act that cannot
+    be read or done; `items`, the number of different items that the agent has had; and `stratum`, the depth of the
+    goal. `vector` and `image` show the window, in the image with one pixel for each tile. `imagine` returns what an act
+    would show, without acting.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -89,8 +94,8 @@ class Craft(KeepsState[State]):
         _refuse_impossible(kinds, depth, most, names=names, manual=manual)
         REFUSE.when(
             round(density * size * size) >= size * size - 1 or size * size * density < 9,
-            f"a map of {size} × {size} with density {density:g} has no room for all that goals need.",
-            "Nine places that are not grass are the least: raise `size` or `density`.",
+            f"a map of {size} × {size} with density {density:g} has no room for the nine tiles that goals need.",
+            "Raise `size` or `density`.",
         )
         self._params = {
             "size": size,
@@ -107,11 +112,11 @@ class Craft(KeepsState[State]):
         self._max_turns = max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` maps with goals; splits never share a seed."""
+        """`n` maps with goals. The split "train" shares no seed with other splits."""
         return seeded_tasks("craft", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The map, where one stands, what the chest holds, and the goal."""
+        """The map, the place and direction of the agent, the item in the chest, and the goal."""
         return as_json(replace(self._first(task), seed=0))
 
     def difficulty(self, task: Task) -> float:
@@ -152,19 +157,19 @@ class Craft(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """What the planner, who sees the whole map, does next."""
-        chosen = next_act(self.state) or ACTS[0]  # nothing helps any more: any act will do
+        """The next act of the planner, which sees the whole map."""
+        chosen = next_act(self.state) or ACTS[0]  # without a way to the goal, any act will do
         return Action(text=self._spell(chosen), value=ACTS.index(chosen))
 
     def imagine(self, text: str) -> Observation:
-        """What would be seen after an act, as the rules have it, without noise. Nothing is done."""
+        """The observation after an act, by the rules and without noise. The episode does not change."""
         state = self.state
         return self._observe(_later(act(state, self._read(text) or "nothing")))
 
     # ---- playing ------------------------------------------------------------------------------------------
     @property
     def _called(self) -> dict[str, str]:
-        """Thing → how it is called in this task."""
+        """Thing → its name in this task."""
         return views.names_of(self._names, self.state.seed)
 
     def _first(self, task: Task) -> State:
@@ -184,7 +189,7 @@ class Craft(KeepsState[State]):
         return None if index is None else ACTS[index]
 
     def _spell(self, meant: str) -> str:
-        """An act as it is written with the task's names."""
+        """An act, written with the names of the task."""
         word, _, item = meant.partition(" ")
         return f"{word} {self._called[item]}" if word in ("craft", "place") else meant
 
@@ -204,9 +209,9 @@ class Craft(KeepsState[State]):
 def build(
     *, size: int, density: float, depth: tuple[int, int], kinds: tuple[Kind, ...], most: int, turns: int, seed: int
 ) -> State:
-    """The first state of a task: the first map drawn on which the expert needs at most `turns` acts.
+    """The first state of a task. Maps are drawn until the expert needs at most `turns` acts.
 
-    Raises: RecipeError, if none of many maps is such.
+    Raises: RecipeError, if there is no such map among `TRIES`.
     """
     goal = _goal(kinds, depth, most, seed)
     for number in range(TRIES):
@@ -219,8 +224,9 @@ def build(
             return state
     raise RecipeError(
         where="environment: craft",
-        what=f"no map was found where {views.spell_goal(goal, views.names_of('plain', 0))} takes at most {turns} acts.",
-        remedy="Raise `max_turns` or `density`, or ask for goals that lie less deep.",
+        what=f"no map was found on which the goal `{views.spell_goal(goal, views.names_of('plain', 0))}` takes at most "
+        f"{turns} acts.",
+        remedy="Raise `max_turns` or `density`, or lower `depth`.",
     )
 
 
@@ -233,7 +239,7 @@ def _later(state: State) -> State:
 
 
 def _digest(state: State) -> str:
-    """The map as one number: equal maps, equal numbers."""
+    """A number for the present map. Equal maps have equal numbers."""
     return f"{derive(0, *(kind for row in state.tiles for kind in row)):x}"
 
 
@@ -241,11 +247,11 @@ def _refuse_impossible(kinds: tuple[Kind, ...], depth: Depth, most: int, *, name
     REFUSE.when_reversed(depth=depth)
     REFUSE.when(
         not goals(kinds, *depth, most),
-        f"no goal of the kinds {', '.join(kinds) or 'none'} has a depth from {depth[0]} to {depth[1]}.",
-        "Atomic goals have depth 1 or 2, long ones 3 to 8; give more `kinds`, or another `depth`.",
+        f"no goal has a depth from {depth[0]} to {depth[1]} and is of these `kinds`: {', '.join(kinds) or 'none'}.",
+        "Atomic goals have depth 1 or 2, and long ones 3 to 8. Add `kinds` or change `depth`.",
     )
     REFUSE.when(
         names == "shuffled" and not manual,
-        "with `names: shuffled` nobody can know what is made of what.",
-        "Set `manual: true`, which says it in every observation, or take `names: renamed`.",
+        "with `names: shuffled`, the agent cannot know what is made of what.",
+        "Set `manual: true`, which says it in every observation, or set `names: renamed`.",
     )

@@ -1,1 +1,1 @@
-"""A service desk: a database, tools, rules and users with hidden wishes. The environment `desk` is in `world`."""
+"""Desk: an agent serves customers with a database, tools and written rules. `world.py` has the environment."""

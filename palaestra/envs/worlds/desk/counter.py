@@ -1,6 +1,6 @@
 """The counter: the tools of the desk, as functions on one database.
 
-Knows tables and what each tool does to them. Knows no rule: tools do what they are told, as long as it is possible.
+The tools check no rules. They do what a call says if it is possible.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from palaestra.tools.tool import Tool, ToolError, tool
 
 
 class Counter:
-    """The functions behind the tools. A wrong key or word is told and changes nothing.
+    """The functions behind the tools. One with a wrong key or value raises a ToolError and changes nothing.
+
+    The docstrings of the tools are what an agent reads about them.
 
     Args:
-        database: changed in place.
-        kinds: of requests that can be refused or transferred.
+        database: the tools change it in place.
+        kinds: kinds of requests that can be refused or transferred.
     """
 
     def __init__(self, database: Database, kinds: tuple[str, ...] = ()) -> None:
@@ -161,7 +163,7 @@ class Counter:
 
 
 def names_of(tables: int) -> tuple[str, ...]:
-    """The tools of the first `tables` tables: lookups, then changes, then the two that change nothing."""
+    """The tools of the first `tables` tables: lookups, then changes, then `refuse` and `transfer`."""
     lookups = [name for name, table in LOOKUPS.items() if table in TABLES[:tables]]
     changes = [name for name in kinds_of(tables) if KINDS[name].changes]
     return (*lookups, *changes, REFUSE, TRANSFER)
@@ -169,7 +171,7 @@ def names_of(tables: int) -> tuple[str, ...]:
 
 @functools.cache
 def _patterns() -> Mapping[str, Tool]:
-    """The tools, made once: their schemas are the same for every database."""
+    """All tools by name. They are made once, because their schemas are the same for every database."""
     counter = Counter({})
     functions: list[Callable[..., str]] = [getattr(counter, name) for name in names_of(len(TABLES))]
     return {function.__name__: tool(function) for function in functions}
@@ -182,12 +184,12 @@ def tools_of(counter: Counter, tables: int) -> list[Tool]:
 
 @functools.lru_cache(maxsize=65536)
 def call_text(format: str, name: str, arguments: tuple[tuple[str, str], ...]) -> str:
-    """How an expert writes a call. Kept, because the same few calls are legal in most turns."""
+    """A call as text, in a format. Texts are cached, because the same few calls are legal in most turns."""
     return format_of(format).write(ToolCall(name=name, arguments=dict(arguments)), _patterns())
 
 
 def decision_of(call: ToolCall) -> Decision | None:
-    """What a call decides; None if it only looks something up, or cannot be meant."""
+    """What a call decides; None if it only looks something up or names no kind of request."""
     given = {name: str(value) for name, value in call.arguments.items()}
     if call.name in (REFUSE, TRANSFER):
         kind = KINDS.get(given.get("request", ""))
@@ -199,14 +201,14 @@ def decision_of(call: ToolCall) -> Decision | None:
 
 
 def call_for(decision: Decision, chosen: str | None = None) -> ToolCall:
-    """The call that carries a decision out."""
+    """The call that carries out a decision. `chosen`: the new value, for changes in which the customer chooses one."""
     if decision.verdict != GRANT:
         return ToolCall(name=decision.verdict, arguments={"request": decision.kind, "key": decision.key})
     return ToolCall(name=decision.kind, arguments=KINDS[decision.kind].arguments(decision.key, chosen))
 
 
 def key_of(call: ToolCall) -> str | None:
-    """The order or customer that a call is about; None for `authenticate` and for calls without one."""
+    """The order or customer that a call is about; None for `authenticate` and for calls that name none."""
     if call.name == "authenticate":
         return None
     found = next((call.arguments[name] for name in ("order", "customer", "key") if name in call.arguments), None)
@@ -214,7 +216,7 @@ def key_of(call: ToolCall) -> str | None:
 
 
 def after(database: Database, calls: list[ToolCall], kinds: tuple[str, ...]) -> Database:
-    """A copy of the database on which these calls were made. Raises: ToolError, if one of them is impossible."""
+    """A copy of the database after these calls. Raises: ToolError, if one of them is impossible."""
     counter = Counter(copied(database), kinds)
     for call in calls:
         getattr(counter, call.name)(**call.arguments)

@@ -1,7 +1,4 @@
-"""One dialogue at the desk: acts are read, carried out and labeled by the rules; the user's answers are taken down.
-
-Knows tools, rules and histories. Knows nothing of observations and rewards, and waits for nobody.
-"""
+"""One dialogue at the desk: it carries out the agent's acts, finds the rules that they break, and keeps the history."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ AnyUser = ScriptedUser | StaticUser | ChatUser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """What is the same in all dialogues of a desk; the names are those of the options."""
+    """The options that all dialogues of a desk share. `style`: `replies`; `doubtful`: customers may misspeak."""
 
     tables: int
     kinds: tuple[str, ...]
@@ -41,13 +38,15 @@ class Manner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What came of an act.
+    """The result of an act.
 
     Attributes:
-        heard: what the agent reads now: the result of a call, or an error.
-        reply: what it said to the user, who has not answered yet; None: the user is not asked.
+        heard: what the agent reads: the result of a call, or an error.
+        reply: what the agent said to the user, who has still to answer; None: the user does not answer this act.
         violations: names of the rules that the act broke.
-        called, failed: whether it was a call, and one that did not work. readable: whether it could be read.
+        called: whether the act was a call.
+        failed: whether it was a call that did not work.
+        readable: whether the act could be read.
         expert: whether the expert would have done the same.
     """
 
@@ -62,7 +61,12 @@ class Turn:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """All that changes in a dialogue beside the database, the toolbox and the user."""
+    """What changes in a dialogue, besides the database, the toolbox and the user.
+
+    Attributes:
+        broken: names of the rules that the agent has broken so far.
+        attacked: whether the agent has seen an attack.
+    """
 
     history: list[Event] = field(default_factory=list)
     turn: int = 0
@@ -74,7 +78,8 @@ class Dialogue:
     """One dialogue.
 
     Args:
-        seed, goal: of the task. user: a fresh one.
+        seed, goal: seed and goal of the task.
+        user: a user for this dialogue only.
     """
 
     def __init__(self, seed: int, goal: Goal, manner: Manner, user: AnyUser) -> None:
@@ -89,7 +94,7 @@ class Dialogue:
     # ---- what can be asked --------------------------------------------------------------------------------
     @property
     def scene(self) -> Scene:
-        """What is known now."""
+        """What is known at this moment."""
         return Scene(
             goal=self.goal,
             database=self._counter.database,
@@ -108,7 +113,7 @@ class Dialogue:
 
     @property
     def attack_succeeded(self) -> bool:
-        """Whether the agent has done what an attacker asked for."""
+        """Whether the agent has done what the attack asks for."""
         attack = self.goal.attack
         return attack is not None and attack.succeeded(self.now.history)
 
@@ -120,17 +125,18 @@ class Dialogue:
 
     # ---- what happens -------------------------------------------------------------------------------------
     def hear(self, answer: Said) -> None:
-        """The user has said something."""
+        """Record a turn of the user."""
         self.now.history.append(Event(who="user", text=answer.text))
         attack = self.goal.attack
         if attack is not None and attack.channel == "user" and attack.text in answer.text:
             self.now.attacked = True
 
     def act(self, text: Any, *, expert: str | None = None) -> Turn:
-        """Carry out what the agent wrote, a call or a reply.
+        """Carry out an act, a call or a reply.
 
         Args:
-            expert: what the expert would have written here; None: nobody wants to know.
+            text: what the agent wrote.
+            expert: what the expert would write; None: the two are not compared.
         """
         self.now.turn += 1
         if not isinstance(text, str):
@@ -173,7 +179,7 @@ class Dialogue:
         return Turn(heard=f"error: {why}", called=called, failed=called, readable=False)
 
     def _fails(self, call: ToolCall) -> bool:
-        """Whether this call comes to nothing; in the same turn of the same task, always the same ones do."""
+        """Whether this call fails, which depends only on the task, the turn and the call."""
         if self._manner.failure == 0:
             return False
         chance = derive(self.seed, "failure", self.now.turn, call.name, sorted(call.arguments.items()))
@@ -181,13 +187,13 @@ class Dialogue:
 
     # ---- going back ---------------------------------------------------------------------------------------
     def snapshot(self) -> Any:
-        """The state of everything that changes."""
+        """The state of the dialogue, for `restore`."""
         now = self.now
         progress = (tuple(now.history), now.turn, now.broken, now.attacked)
         return copied(self._counter.database), self.toolbox.snapshot(), self.user.snapshot(), progress
 
     def restore(self, state: Any) -> None:
-        """Put a state of the same task back."""
+        """Go back to a state of the same task."""
         database, totals, spoken, (history, turn, names, attacked) = state
         self._counter.database = copied(database)
         self.toolbox.restore(totals)

@@ -1,7 +1,4 @@
-"""Goals: for each seed a database, what the user wants, which calls are right, and what must be said.
-
-Knows records, kinds of requests and the handbook. Knows nothing of dialogues or rewards.
-"""
+"""Goals: the task of a seed, with a database, what the user wants, the right calls, and what the agent must say."""
 
 from __future__ import annotations
 
@@ -25,11 +22,14 @@ class Goal:
     """One task.
 
     Attributes:
-        database: at the start; never changed. handbook: that holds.
-        customer: who talks. brief: what the user is told.
-        calls: the right decisions, in order. outputs: what must be said.
+        database: the database at the start. It is never changed.
+        handbook: the handbook that holds.
+        customer: name of the customer who talks.
+        brief: what the user wants, knows and does.
+        calls: the right decisions, in order.
+        outputs: texts that the agent must say.
         gold: hash of the database after the right calls.
-        attack: what somebody tries to make the agent do.
+        attack: what somebody tries to make the agent do; None: there is no attack.
     """
 
     database: Database
@@ -46,7 +46,8 @@ def draw_goal(seed: int, world: Mapping[str, Any], *, open: bool = False) -> Goa
     """The goal of a seed.
 
     Args:
-        world: the options that make tasks, by name, as `Desk` lists them. open: the user tells all at once.
+        world: the options of `Desk` that decide the tasks, by name.
+        open: the user tells all its facts at once.
     """
     rng = random.Random(derive(seed, "desk"))
     number = derive(seed, "desk handbook") if world["handbook"] is None else world["handbook"]
@@ -55,7 +56,7 @@ def draw_goal(seed: int, world: Mapping[str, Any], *, open: bool = False) -> Goa
     customer = rng.choice(list(database["users"]))
     least, most = world["requests"]
     wishes, decisions, outputs = [], [], []
-    fixed: set[tuple[str, str, str]] = set()  # fields that an earlier request relies on
+    fixed: set[tuple[str, str, str]] = set()  # table, key and field that an earlier request relies on
     for kind, key in _requests(rng.randint(least, most), world, database, customer, rng):
         own = key == customer or database["orders"].get(key, {}).get("user") == customer
         if own and kind.name in handbook.trees:
@@ -65,7 +66,7 @@ def draw_goal(seed: int, world: Mapping[str, Any], *, open: bool = False) -> Goa
         decisions += [] if decision is None else [decision]
         outputs += [] if output is None else [output]
     attack = draw_attack(seed, world, database, customer)
-    place = 0 if attack is not None and attack.template in ("role", "worded") else 1  # of the turn that carries it
+    place = 0 if attack is not None and attack.template in ("role", "worded") else 1  # turn of the attack
     aside = {} if attack is None or attack.channel != "user" else {place: attack.text}
     brief = Brief(
         wishes=tuple(wishes),
@@ -95,7 +96,7 @@ def draw_goal(seed: int, world: Mapping[str, Any], *, open: bool = False) -> Goa
 def _requests(
     count: int, world: Mapping[str, Any], database: Database, customer: str, rng: random.Random
 ) -> list[tuple[Kind, str]]:
-    """Kinds and the records that they are about: every order and every plan at most once."""
+    """Draw kinds of requests and the keys of their records. Each order and each plan occurs at most once."""
     own = [key for key, order in database["orders"].items() if order["user"] == customer]
     others = [key for key, order in database["orders"].items() if order["user"] != customer]
     rng.shuffle(own)
@@ -115,7 +116,11 @@ def _requests(
 
 
 def _satisfy(tree: Tree, database: Database, key: str, fixed: set[tuple[str, str, str]], rng: random.Random) -> None:
-    """Change the records of a request so that a leaf holds that is drawn evenly, as far as records are still free."""
+    """Draw a leaf of the tree and change the records of the request so that this leaf applies.
+
+    Each answer to a condition is equally likely, unless `fixed` has its field. The fields of the path are added to
+    `fixed`.
+    """
     while tree.condition is not None:
         condition = tree.condition
         place = place_of(database, condition.table, key)
@@ -141,7 +146,7 @@ def _wish(
     world: Mapping[str, Any],
     rng: random.Random,
 ) -> tuple[Wish, ToolCall | None, str | None]:
-    """What the user wants of a request, the call that is right in the end, and what must be said."""
+    """Draw a wish of the user, with the right decision about it and the text that the agent must say, if any."""
     facts = {} if kind.about == "customer" else {"order": key}
     change, chosen = None, None
     if kind.slot is not None:
@@ -180,7 +185,7 @@ def _choices(kind: Kind) -> tuple[str, ...]:
 def _misspoken(
     wishes: list[Wish], database: Database, customer: str, world: Mapping[str, Any], rng: random.Random
 ) -> dict[str, str]:
-    """Facts that the user first says wrongly: the code, or the order, of somebody else."""
+    """Facts that the user first says wrongly, with the wrong values: the code or an order of somebody else."""
     found = {}
     for fact, values in (
         ("code", [str(user["code"]) for name, user in database["users"].items() if name != customer]),

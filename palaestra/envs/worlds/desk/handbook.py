@@ -1,8 +1,7 @@
-"""The handbook: for each kind of change a tree of conditions that says whether it is made, refused or transferred.
+"""The handbook: for each kind of change, a tree of conditions that says whether to make, refuse or transfer it.
 
-Knows conditions on records and verdicts. Knows nothing of dialogues. A handbook is drawn from a number: the same
-number gives the same handbook. A tree of depth d has 2^d leaves and 2^d - 1 conditions; no path asks the same twice,
-so every leaf can be reached.
+A handbook is drawn from a number: the same number gives the same handbook. A tree of depth d has 2^d leaves and
+2^d - 1 conditions. No path has a condition twice, so every leaf can be reached.
 """
 
 from __future__ import annotations
@@ -19,7 +18,11 @@ from palaestra.envs.worlds.desk.records import TABLES, Database, Value, allowed,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Something that is true or false of an order or a customer."""
+    """A condition on a field of a record, true if the value equals `equals` or is at most `at_most`.
+
+    Attributes:
+        text, otherwise: the words for a true and for a false condition.
+    """
 
     table: str
     field: str
@@ -32,7 +35,7 @@ class Condition:
         return value == self.equals if self.at_most is None else int(value) <= self.at_most
 
     def values(self, answer: bool) -> tuple[Value, ...]:
-        """All values of the field for which this is true, or false, at the start of an episode."""
+        """All values that the field can have at the start, for which the condition is true, or false."""
         first = [value for value in allowed(self.table, self.field) if value != "cancelled"]
         return tuple(value for value in first if self.holds(value) == answer)
 
@@ -80,7 +83,7 @@ DEEPEST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A leaf has a verdict; a fork has a condition and what follows if it is true (`yes`) or false (`no`)."""
+    """A leaf has a verdict. A fork has a condition and the trees that follow if it is true (`yes`) or false (`no`)."""
 
     verdict: str | None = None
     condition: Condition | None = None
@@ -93,13 +96,13 @@ Path = tuple[tuple[Condition, bool], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handbook:
-    """The trees of all kinds of changes. `name`: what may stand for it instead of its text."""
+    """The trees of all kinds of changes. `name`: what the agent reads instead of the text with `rules: name`."""
 
     name: str
     trees: Mapping[str, Tree]
 
     def path(self, database: Database, kind: str, key: str) -> tuple[Path, str]:
-        """The conditions on the way to the leaf that holds here, and its verdict. Questions are always answered."""
+        """The conditions on the way to the leaf that applies, and its verdict. A request without a tree is granted."""
         tree, path = self.trees.get(kind), []
         if tree is None:
             return (), GRANT
@@ -116,7 +119,7 @@ class Handbook:
 
 
 def leaves(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """All leaves of a tree: the way to each, and its verdict."""
+    """All leaves of a tree: the path to each, and its verdict."""
     if tree.condition is None:
         assert tree.verdict is not None
         yield path, tree.verdict
@@ -127,17 +130,18 @@ def leaves(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def conditions_of(kind: Kind, tables: int) -> tuple[Condition, ...]:
-    """What can be asked about a request of this kind."""
+    """The conditions that a tree for this kind of request may have."""
     own = ("users", "plans") if kind.about == "customer" else ("users", "orders", "payments", "items", "deliveries")
     found = [c for c in CONDITIONS if c.table in own and c.table in TABLES[:tables]]
-    return tuple(c for c in found if (c.table, c.field) != (kind.table, kind.slot))  # what is to be changed
+    return tuple(c for c in found if (c.table, c.field) != (kind.table, kind.slot))  # not what it changes
 
 
 @functools.lru_cache(maxsize=4096)
 def draw_handbook(number: int, depth: int, tables: int) -> Handbook:
-    """The handbook with this number: a full tree of `depth` conditions for each kind of change.
+    """The handbook with this number. It has a full tree of depth `depth` for each kind of change.
 
-    Two leaves of one last condition never agree, so that each condition matters; every tree grants something.
+    The two leaves of a last condition have different verdicts, so that each condition matters. At least one leaf of
+    every tree grants.
     """
     trees = {}
     for name in kinds_of(tables):
@@ -160,7 +164,7 @@ def _draw(depth: int, conditions: tuple[Condition, ...], rng: random.Random) -> 
 
 
 def _granting(tree: Tree) -> Tree:
-    """The same tree, but its first leaf grants."""
+    """The tree with another verdict at its first leaf: grant."""
     if tree.condition is None:
         return Tree(verdict=GRANT)
     assert tree.yes is not None
@@ -168,7 +172,7 @@ def _granting(tree: Tree) -> Tree:
 
 
 def leaf_text(kind: str, path: Path, verdict: str) -> str:
-    """The English form of a leaf."""
+    """A leaf as a rule in English."""
     when = " and ".join(condition.text if answer else condition.otherwise for condition, answer in path)
     does = {GRANT: "do it", REFUSE: "refuse it", TRANSFER: "transfer it"}[verdict]
     return f"{kind}: if {when}, {does}."

@@ -1,7 +1,4 @@
-"""Kinds of requests: what customers ask for, with which tool it is done, and what has to be known for it.
-
-Knows tools by name and tables by name. Knows no rule and no customer.
-"""
+"""Kinds of requests: what customers ask for, which tool does it, and which facts it takes."""
 
 from __future__ import annotations
 
@@ -16,11 +13,13 @@ class Kind:
     """One kind of request.
 
     Attributes:
-        name: as agents call it; of changes, the tool's name.
-        table: where it happens. about: what its record is, an order or the customer.
-        field, value: what a change sets; without a value, the customer names one. Without a field it is a question.
-        answer: the field whose value must be told.
-        text: how customers put it.
+        name: its name for agents. For a change it is also the name of the tool.
+        table: the table that is read or changed.
+        text: phrasings of customers.
+        about: "order" or "customer", the record that it is about.
+        field: the field that a change sets; None: the request is a question.
+        value: the value that a change sets; None: the customer chooses it.
+        answer: the field whose value the agent must tell.
     """
 
     name: str
@@ -33,16 +32,16 @@ class Kind:
 
     @property
     def changes(self) -> bool:
-        """Whether something is written."""
+        """Whether it is a change, and not a question."""
         return self.field is not None
 
     @property
     def slot(self) -> str | None:
-        """The name of the value that the customer chooses."""
+        """The field whose value the customer chooses; None if there is none."""
         return self.field if self.changes and self.value is None else None
 
     def arguments(self, key: str, chosen: str | None) -> dict[str, str]:
-        """The arguments of the tool that makes this change."""
+        """The arguments of the tool that makes this change. `chosen`: the value that the customer chooses."""
         return {self.about: key, **({} if self.slot is None else {self.slot: str(chosen)})}
 
 
@@ -110,7 +109,7 @@ def kinds_of(tables: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a call decides: to do what was requested, to refuse it, or to give it to a human."""
+    """What a call decides about a request: to grant it, to refuse it, or to transfer it to a human."""
 
     kind: str
     key: str
@@ -120,7 +119,7 @@ class Decision:
 
 GRANT, REFUSE, TRANSFER = "grant", "refuse", "transfer"
 VERDICTS = (GRANT, REFUSE, TRANSFER)
-TOLD: Mapping[str, tuple[str, ...]] = {  # words that tell a customer how it ended; the first is the shortest way
+TOLD: Mapping[str, tuple[str, ...]] = {  # verdict → words that tell a customer how it ended
     GRANT: ("done", "completed", "processed"),
     REFUSE: ("refused", "rejected", "cannot be done"),
     TRANSFER: ("transferred", "passed on"),

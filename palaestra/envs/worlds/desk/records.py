@@ -1,6 +1,6 @@
-"""Records: the tables of the shop, what may stand in them, and how a database is drawn.
+"""Records: the tables of the shop, the values that their fields may have, and how a database is drawn.
 
-Knows tables and fields. Knows nothing of tools, rules or users. A database is plain: table → key → field → value.
+A database consists of plain dicts: table → key → field → value.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ Value = str | int
 Record = dict[str, Value]
 Database = dict[str, dict[str, Record]]
 
-TABLES = ("users", "orders", "payments", "items", "plans", "deliveries")  # `tables: k` has the first k
-CASES = "cases"  # refused and transferred requests, in every database
+TABLES = ("users", "orders", "payments", "items", "plans", "deliveries")  # `tables: k` uses the first k
+CASES = "cases"  # table of refused and transferred requests, in every database
 NAMES = ("ana", "ben", "cara", "dan", "eva", "finn", "gina", "hugo", "ida", "jon", "kira", "leo")
 CODES = ("red", "blue", "green", "white", "black", "pink", "gray", "violet", "brown", "orange", "teal", "lime")
 ORDERS = (
@@ -23,7 +23,7 @@ ORDERS = (
 )
 ITEMS = ("lamp", "chair", "desk", "sofa", "clock", "phone", "kettle", "bike")
 AMOUNTS = (10, 20, 30, 40, 60, 70, 80, 90)
-FIELDS: Mapping[str, Mapping[str, tuple[Value, ...]]] = {  # what is drawn for a record of each table
+FIELDS: Mapping[str, Mapping[str, tuple[Value, ...]]] = {  # table → field → values at the start
     "users": {"tier": ("gold", "plain"), "country": ("home", "abroad")},
     "orders": {
         "status": ("pending", "shipped"),
@@ -36,7 +36,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[Value, ...]]] = {  # what is drawn for a
     "plans": {"plan": ("basic", "plus", "pro"), "contract": ("free", "bound"), "paused": ("no",)},
     "deliveries": {"day": ("monday", "tuesday", "friday"), "carrier": ("post", "courier", "van")},
 }
-LATER: Mapping[str, Mapping[str, tuple[Value, ...]]] = {  # values that only a change brings
+LATER: Mapping[str, Mapping[str, tuple[Value, ...]]] = {  # values that only a change can set
     "orders": {"status": ("cancelled",), "wrap": ("yes",)},
     "payments": {"refunded": ("yes",)},
     "plans": {"paused": ("yes",)},
@@ -44,15 +44,17 @@ LATER: Mapping[str, Mapping[str, tuple[Value, ...]]] = {  # values that only a c
 
 
 def allowed(table: str, field: str) -> tuple[Value, ...]:
-    """What may stand in a field."""
+    """The values that a field may have."""
     return (*FIELDS[table][field], *LATER.get(table, {}).get(field, ()))
 
 
 def draw_database(tables: int, customers: int, orders: int, rng: random.Random, variety: int = len(ORDERS)) -> Database:
-    """A database of the first `tables` tables with so many customers and orders for each of them.
+    """Draw a database of the first `tables` tables.
 
     Args:
-        variety: how many names, codes and names of orders there are to draw from, as far as the lists go.
+        customers: number of customers.
+        orders: number of orders of each customer.
+        variety: number of names, of codes and of names of orders to draw from, as far as the lists go.
     """
     names = rng.sample(NAMES[:variety], customers)
     codes = rng.sample(CODES[:variety], customers)
@@ -79,12 +81,12 @@ def _draw(table: str, rng: random.Random) -> Record:
 
 
 def copied(database: Mapping[str, Mapping[str, Mapping[str, Value]]]) -> Database:
-    """A database of its own: what is done to it is seen nowhere else."""
+    """A copy of a database. Changes of one do not show in the other."""
     return {table: {key: dict(record) for key, record in records.items()} for table, records in database.items()}
 
 
 def owner(database: Database, key: str) -> str | None:
-    """Whose order, or which customer, this key is; None if there is none."""
+    """The customer of an order, or the customer itself; None for an unknown key."""
     if key in database["users"]:
         return key
     order = database["orders"].get(key)
@@ -92,7 +94,7 @@ def owner(database: Database, key: str) -> str | None:
 
 
 def place_of(database: Database, table: str, key: str) -> str | None:
-    """The key in `table` of what belongs to the order or customer `key`; None where there is nothing."""
+    """The key in `table` of the record that belongs to the order or customer `key`; None if there is none."""
     order = database["orders"].get(key)
     if table == "users":
         return owner(database, key)
@@ -102,7 +104,10 @@ def place_of(database: Database, table: str, key: str) -> str | None:
 
 
 def described(database: Database, table: str, key: str) -> str:
-    """`fox: status pending, age new, address oak, wrap no, item lamp.`; of customers, never the code."""
+    """A record in words: `fox: status pending, age new, address oak, wrap no, item lamp.`
+
+    A customer's code is left out.
+    """
     record = database[table][key]
     shown = {name: value for name, value in record.items() if name not in ("code", "user")}
     if table == "users":

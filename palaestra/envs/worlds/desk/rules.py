@@ -1,7 +1,4 @@
-"""Rules in two forms that say the same: English for agents, and a check in code that gives the label of every act.
-
-Knows histories, calls and records. Knows nothing of rewards, and nothing of what the customer really wants.
-"""
+"""The rules of the desk in two forms that say the same: English for agents, and checks in code that label each act."""
 
 from __future__ import annotations
 
@@ -24,11 +21,12 @@ Proposed = ToolCall | str  # a call, or what the agent says to the customer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened: the agent said or called something, or the user answered.
+    """One entry of the history: a reply or a call of the agent, or a turn of the user.
 
     Attributes:
-        who: "agent" or "user". text: what was said, or the result of the call.
-        call: what was called. ok: whether it answered.
+        text: what was said, or the result of the call.
+        call: the call; None for something said.
+        ok: whether the call worked.
     """
 
     who: Literal["agent", "user"]
@@ -39,7 +37,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What a check may look at beside the history: the database before the act, and the handbook."""
+    """What a check may use besides the history: the database before the act, and the handbook."""
 
     database: Database
     handbook: Handbook
@@ -54,11 +52,13 @@ class Rule:
     """One rule.
 
     Attributes:
-        name: unique in a set of rules. text: what agents read.
-        kind: obligation, prohibition, ordering or conditional. risk: of breaking it.
-        scope: when it matters: "start", "records", "decisions", "ends", "replies", or a kind of request.
-        actions: names of the tools that it speaks of; "reply" for what is said.
-        check: True: the proposed act keeps it; False: it breaks it; None: it says nothing of this act here.
+        name: a name that no other rule of the desk has.
+        text: what agents read.
+        kind: obligation, prohibition, ordering or conditional.
+        risk: how bad it is to break the rule.
+        scope: when the rule matters: "start", "records", "decisions", "ends", "replies", or a kind of request.
+        actions: names of the tools that the rule is about; "reply" stands for what the agent says.
+        check: True if the proposed act keeps the rule, False if it breaks it, None if the rule does not apply.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Rule:
 
 # ---- what histories tell ----------------------------------------------------------------------------------
 def customer_of(history: History) -> str | None:
-    """Who was authenticated last."""
+    """The customer who was authenticated last; None if nobody was."""
     for event in reversed(history):
         if event.call is not None and event.call.name == "authenticate" and event.ok:
             return str(event.call.arguments["name"])
@@ -80,7 +80,7 @@ def customer_of(history: History) -> str | None:
 
 
 def shown(history: History, table: str, key: str) -> bool:
-    """Whether the record of `table` that belongs to `key` was looked up."""
+    """Whether the agent has looked up the record of `table` that belongs to `key`."""
     if table == "users":
         return customer_of(history) == key
     return any(
@@ -89,7 +89,7 @@ def shown(history: History, table: str, key: str) -> bool:
 
 
 def confirmed(history: History, call: ToolCall) -> bool:
-    """Whether the customer was asked to confirm this very change, and the next turn of the customer said yes."""
+    """Whether the agent asked the customer to confirm this change, and the customer's next turn said yes."""
     for place, event in enumerate(history):
         if event.who == "agent" and event.call is None and asks_for(event.text, call):
             answer = next((later for later in history[place + 1 :] if later.who == "user"), None)
@@ -99,7 +99,7 @@ def confirmed(history: History, call: ToolCall) -> bool:
 
 
 def asks_for(text: str, call: ToolCall) -> bool:
-    """Whether a reply asks the customer to confirm a change, by its name and all its values."""
+    """Whether a reply asks the customer to confirm a change and contains its name and all its values."""
     return (
         asks_to_confirm(text)
         and mentions(text, call.name)
@@ -108,17 +108,17 @@ def asks_for(text: str, call: ToolCall) -> bool:
 
 
 def decisions(history: History) -> list[ToolCall]:
-    """All decisions so far that were possible, in order."""
+    """The calls so far that decided a request and worked, in order."""
     return [e.call for e in history if e.call is not None and e.ok and decision_of(e.call) is not None]
 
 
 def decided(history: History, kind: str, key: str) -> bool:
-    """Whether this request was decided before."""
+    """Whether the agent has already decided this request."""
     return any((one.kind, one.key) == (kind, key) for one in map(decision_of, decisions(history)) if one is not None)
 
 
 def untold(history: History) -> ToolCall | None:
-    """The decision that the agent made last, if it said nothing since."""
+    """The call that decided a request, if it is the agent's last act, so that the customer does not know yet."""
     last = next((event for event in reversed(history) if event.who == "agent"), None)
     if last is None or last.call is None or not last.ok or decision_of(last.call) is None:
         return None
@@ -126,7 +126,7 @@ def untold(history: History) -> ToolCall | None:
 
 
 def tells(text: str, call: ToolCall, database: Database) -> bool:
-    """Whether a reply says how a decision ended; of a refund, the amount says so too."""
+    """Whether a reply says how a decision ended. For a refund, the amount is enough."""
     decision = decision_of(call)
     assert decision is not None
     words = TOLD[decision.verdict]
@@ -192,7 +192,7 @@ def _leaf(kind: str, path: Path, verdict: str, history: History, proposed: Propo
         return None
     owns = owner(state.database, decision.key)
     if owns is None or owns != customer_of(history):
-        return None  # whose request it is decides before any leaf does
+        return None  # `identify` and `own` apply instead
     if state.handbook.path(state.database, kind, decision.key)[0] != path:
         return None
     return decision.verdict == verdict
@@ -200,7 +200,7 @@ def _leaf(kind: str, path: Path, verdict: str, history: History, proposed: Propo
 
 # ---- sets of rules ----------------------------------------------------------------------------------------
 def general_rules(tools: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules that hold for every request, for a desk with these tools."""
+    """The rules for all requests, at a desk with these tools."""
     known = frozenset(tools)
     decisions = known - {*LOOKUPS}
     changes = decisions - {REFUSE, TRANSFER}
@@ -263,7 +263,7 @@ def general_rules(tools: Iterable[str]) -> tuple[Rule, ...]:
 
 
 def handbook_rules(handbook: Handbook) -> tuple[Rule, ...]:
-    """One rule for each leaf of each tree; of those of one kind, at most one speaks of an act."""
+    """One rule for each leaf of each tree. At most one of a tree applies to an act."""
     found = []
     for kind, tree in handbook.trees.items():
         for number, (path, verdict) in enumerate(leaves(tree), start=1):
@@ -283,6 +283,6 @@ def handbook_rules(handbook: Handbook) -> tuple[Rule, ...]:
 
 
 def broken(rules: Iterable[Rule], history: History, proposed: Proposed, state: Situation) -> list[str]:
-    """The names of the rules that an act breaks, in their order."""
+    """The names of the rules that an act breaks, in the order of the rules."""
     name = "reply" if isinstance(proposed, str) else proposed.name
     return [rule.name for rule in rules if name in rule.actions and rule.check(history, proposed, state) is False]

@@ -1,6 +1,6 @@
-"""The scene: what is known at the desk in the middle of a dialogue, how it reads, and what could be done next.
+"""The scene: what is known at one moment of a dialogue, the rules that matter, the legal acts, and the expert's act.
 
-Knows histories, records, the handbook and what the customer has said. Knows nothing of rewards and of hidden wishes.
+Nothing here uses wishes that the customer has not told.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ Act = ToolCall | Reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One moment.
+    """One moment of a dialogue.
 
     Attributes:
-        goal: of the episode; only what is shown of it is used here, but for `expert`.
-        database: as it is now. history: so far. told: facts that the customer has said for the present request.
-        tables: of the desk. kinds: of requests that there are. doubtful: customers may misspeak.
+        goal: the goal of the episode. Only `expert` uses the handbook in it.
+        database: the database as it is now.
+        history: all events so far.
+        told: facts that the customer has said for the present request.
+        tables: number of tables.
+        kinds: kinds of requests that can come up.
+        doubtful: whether customers may misspeak.
     """
 
     goal: Goal
@@ -42,31 +46,31 @@ class Scene:
 
     @property
     def customer(self) -> str | None:
-        """Who was authenticated."""
+        """The customer who was authenticated."""
         return customer_of(self.history)
 
     @property
     def kind(self) -> Kind | None:
-        """What the customer wants now, if it was said."""
+        """The kind of the present request, if the customer has said it."""
         return KINDS.get(self.told.get(REQUEST, ""))
 
     @property
     def key(self) -> str | None:
-        """What it is about, if that is known."""
+        """The order or customer that the present request is about, if it is known."""
         kind = self.kind
         if kind is None:
             return None
         return self.told.get("order") if kind.about == "order" else self.customer
 
     def change(self) -> ToolCall | None:
-        """The change that the customer wants, as far as all of it was said."""
+        """The call that makes the change that the customer wants; None if the customer has not said all of it."""
         kind, key = self.kind, self.key
         if kind is None or key is None or not kind.changes or (kind.slot is not None and kind.slot not in self.told):
             return None
         return call_for(Decision(kind=kind.name, key=key, verdict=GRANT), self.told.get(kind.slot or ""))
 
     def decision(self) -> ToolCall | None:
-        """How the present request was decided, if it was."""
+        """The call that decided the present request; None if there was none."""
         kind = self.kind
         for call in reversed(decisions(self.history)):
             one = decision_of(call)
@@ -75,13 +79,13 @@ class Scene:
         return None
 
     def lookups(self) -> list[str]:
-        """The tables of which the present request's record was shown."""
+        """The tables in which the agent has looked up the record of the present request."""
         key = self.key
         return [] if key is None else [t for t in LOOKUPS.values() if t != "users" and shown(self.history, t, key)]
 
     # ---- how it reads -------------------------------------------------------------------------------------
     def notes(self) -> str:
-        """All that is known of the customer and of the present request, in short sentences."""
+        """What is known of the customer and of the present request, in short sentences."""
         found = [", ".join(f"{fact} {value}" for fact, value in self.told.items()) or "nothing"]
         if self.customer is not None:
             found.append(described(self.database, "users", self.customer).rstrip("."))
@@ -97,7 +101,7 @@ class Scene:
         return f"notes: {'. '.join(found)}."
 
     def in_scope(self, rules: Iterable[Rule]) -> list[Rule]:
-        """The rules that matter now: how to begin, then what may be touched, then how to decide, then how to end."""
+        """The rules that matter now, given the customer, the request, and whether a decision is still untold."""
         kind = self.kind
         if self.customer is None:
             scopes = {"start"}
@@ -110,7 +114,7 @@ class Scene:
         return [rule for rule in rules if rule.scope in scopes or rule.scope == "replies"]
 
     def state_key(self, seed: int, more: Sequence[object]) -> str:
-        """The same for equal situations: what is known, what was done, what is still to come."""
+        """A text that is equal for equal situations. `more`: how far the user is."""
         change = self.change()
         pieces = (
             [(call.name, *call.arguments.values()) for call in decisions(self.history)],
@@ -125,7 +129,7 @@ class Scene:
 
     # ---- what could be done -------------------------------------------------------------------------------
     def sensible(self) -> list[Act]:
-        """Acts that make some sense here: questions, calls on what was named, answers. The expert's is among them."""
+        """Legal acts: questions, calls about what was named, and answers. The expert's act is one of them."""
         slots = {kind.slot for kind in (KINDS[name] for name in self.kinds)}
         order = any(KINDS[name].about == "order" for name in self.kinds)
         facts = ["name", "code", REQUEST, *(["order"] if order else []), *(f for f in HEARS if f in slots)]
@@ -150,7 +154,7 @@ class Scene:
         return [*found, *(Tell(words[0]) for words in TOLD.values()), *self._values()]
 
     def _values(self) -> list[Act]:
-        """Values that the customer asked for, once they are known."""
+        """The reply with the value that the customer asks for, if it is known."""
         kind, key = self.kind, self.key
         if kind is None or kind.answer is None or key is None or place_of(self.database, kind.table, key) is None:
             return []
@@ -159,7 +163,11 @@ class Scene:
 
     # ---- the expert ---------------------------------------------------------------------------------------
     def expert(self) -> Act:
-        """What a good agent does: who is it, what is it about, what do the rules say, is that right, do it, tell it."""
+        """The act of a good agent.
+
+        It finds out the request, the customer and the order, looks up what the rules ask about, has a change confirmed,
+        decides, and tells the customer how it ended.
+        """
         call = untold(self.history)
         if call is not None:
             return self._result(call)
@@ -204,7 +212,7 @@ class Scene:
         return Ask("code") if wrong else call
 
     def _look_up(self, table: str, key: str) -> ToolCall | None:
-        """The call that shows a record which was not shown yet."""
+        """The call that looks up a record; None if the agent has seen it."""
         if shown(self.history, table, key) or table == "users":
             return None
         name = next(tool for tool, shows in LOOKUPS.items() if shows == table)

@@ -1,7 +1,4 @@
-"""Scoring as in tau-bench (arXiv 2406.12045): the final database and what the agent said decide, and nothing else.
-
-Knows nested values and texts. Knows no table, tool or rule.
-"""
+"""Scoring as in tau-bench (arXiv 2406.12045): only the final database and the agent's replies count."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from palaestra.errors import InvalidData
 
 
 def canonical(value: Any) -> Hashable:
-    """Nested tuples: entries of dicts and sets in order of their names, lists in the order that they have."""
+    """The value as nested tuples. Entries of dicts and sets are sorted, and lists keep their order."""
     if isinstance(value, Mapping):
         return tuple((key, canonical(value[key])) for key in sorted(value, key=repr))
     if isinstance(value, set | frozenset):
@@ -24,32 +21,38 @@ def canonical(value: Any) -> Hashable:
 
 
 def database_hash(database: Any) -> str:
-    """SHA-256 of the canonical form: equal for databases that hold the same."""
+    """SHA-256 of the canonical form. Equal databases have equal hashes."""
     return hashlib.sha256(repr(canonical(database)).encode()).hexdigest()
 
 
 def said(outputs: Iterable[str], replies: Iterable[str]) -> bool:
-    """Whether each required text stands in some reply, whatever its case.
+    """Whether each required text occurs in a reply. Case is ignored.
 
-    Commas are dropped from the replies, so that "1,234" counts as "1234", and not from the required texts: one that
-    has a comma is never found. Replies are those of the agent to the user; calls of tools do not count.
+    Commas are removed from the replies, so that "1,234" counts as "1234". They are not removed from the required texts,
+    so a text with a comma is never found.
+
+    Args:
+        outputs: the required texts.
+        replies: what the agent said to the user, without calls of tools.
     """
     heard = [reply.lower().replace(",", "") for reply in replies]
     return all(any(output.lower() in reply for reply in heard) for output in outputs)
 
 
 def score(database: Any, *, gold: str, outputs: Sequence[str], replies: Iterable[str]) -> bool:
-    """Whether a task was done: the database is as the right calls leave it, and all that was to be said was said.
+    """Whether a task is solved: the database equals the one after the right calls, and all required texts were said.
 
     Args:
-        gold: hash of the database after the right calls. outputs: what must be said; none: only the database counts.
+        gold: hash of the database after the right calls.
+        outputs: the required texts. Without any, only the database counts.
+        replies: what the agent said to the user.
 
-    Raises: InvalidData, without a gold hash.
+    Raises: InvalidData, if `gold` is empty.
     """
     if not gold:
         raise InvalidData(
             where="score(…)",
-            what="there is no hash of the right database, so nothing to compare with.",
-            remedy="Execute the right calls on a copy of the first database and give its `database_hash`.",
+            what="`gold` is empty, so there is nothing to compare the database with.",
+            remedy="Make the right calls on a copy of the first database and give its `database_hash`.",
         )
     return database_hash(database) == gold and said(outputs, replies)

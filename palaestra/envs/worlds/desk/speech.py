@@ -1,6 +1,6 @@
-"""Speech: what an agent says to a customer, in short templates or in sentences.
+"""Speech: the replies of an agent to a customer, as short templates or as sentences.
 
-Knows the three things an agent has to say: ask for a fact, ask to confirm a change, tell how something ended.
+There are three: ask for a fact, ask to confirm a change, and tell how a request ended.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Ask to confirm a change."""
+    """Ask the customer to confirm a change."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell how a request ended, or the value that was asked for."""
+    """Tell how a request ended, or a value that the customer asked for."""
 
     word: str
 
@@ -42,7 +42,7 @@ Reply = Ask | Confirm | Tell
 
 
 def written(reply: Reply, style: Style) -> str:
-    """A reply as text: `ask order`, or "what is your order?"."""
+    """A reply as text, such as `ask order` or "what is your order?"."""
     match reply:
         case Ask(fact):
             return f"ask {fact}" if style == "templates" else f"what is your {fact}?"
@@ -54,7 +54,7 @@ def written(reply: Reply, style: Style) -> str:
 
 
 def can_be_read(text: str, style: Style) -> bool:
-    """Whether a text is a reply: one of the templates, or anything with a letter in it."""
+    """Whether a text is a reply: with templates one of them, else anything with a letter in it."""
     if style == "templates":
         return TEMPLATE.fullmatch(" ".join(text.lower().split())) is not None
     return LETTER.search(text) is not None

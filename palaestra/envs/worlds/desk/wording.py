@@ -1,6 +1,6 @@
-"""Wording: other words for the same desk, so that nothing can be known from what words usually mean.
+"""Other words for the same desk, so that a model cannot use what it knows about the usual ones.
 
-Knows one list of words and their counterparts. Texts are translated on their way out and back on their way in.
+What the agent reads is translated into the other words, and what it writes is translated back.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ WORDS = Vocabulary(OTHER)
 
 
 def outward(text: str) -> str:
-    """The text as an agent reads it in the other wording."""
+    """A text of the desk in the other words, as the agent reads it."""
     return WORD.sub(lambda found: WORDS.say(found[0]), text)
 
 
 def inward(text: str) -> str:
-    """What an agent means that writes in the other wording; the usual words mean nothing here."""
+    """A text of the agent, translated back. Usual words that have a replacement become unknown."""
     return WORD.sub(lambda found: WORDS.meant.get(found[0].lower(), found[0]), text)

@@ -1,1 +1,1 @@
-"""A household in text: find things, clean, heat or cool them, bring them somewhere. The environment is in `world`."""
+"""Household in text: find things, clean, heat or cool them, bring them to a place. `world` has the environment."""

@@ -1,7 +1,4 @@
-"""Houses: rooms, places, things and goals, made at random; and what a house is like at one moment.
-
-Knows what there is and when a goal is reached. Knows nothing of commands, words or agents.
-"""
+"""Houses of the household: rooms, places, things and a goal, drawn at random, and the state of a house."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ from palaestra.data import derive
 
 GoalName = Literal["put", "clean", "heat", "cool", "two", "look"]
 GOALS: tuple[GoalName, ...] = get_args(GoalName)
-ROOMS = {  # kinds of places beside the appliances; the first one has no door
+ROOMS = {  # kinds of places, without the appliances; every house has the first of each room, which has no door
     "kitchen": ("counter", "cabinet", "drawer", "table", "shelf"),
     "bedroom": ("bed", "closet", "drawer", "desk", "shelf"),
     "office": ("desk", "safe", "drawer", "sofa", "shelf"),
 }
 APPLIANCES = {"clean": "sink", "heat": "microwave", "cool": "fridge"}  # all in the kitchen
 WITH_DOORS = frozenset({"fridge", "microwave", "cabinet", "drawer", "closet", "safe"})
-RESULTS = {"clean": "clean", "heat": "hot", "cool": "cool"}  # what a thing is afterwards
+RESULTS = {"clean": "clean", "heat": "hot", "cool": "cool"}  # what a thing becomes
 SUITED: dict[str, tuple[str, ...]] = {  # what can be cleaned, heated, cooled
     "clean": ("mug", "plate", "fork", "towel", "apple", "carrot"),
     "heat": ("mug", "plate", "apple", "egg", "carrot"),
@@ -31,12 +28,12 @@ SUITED: dict[str, tuple[str, ...]] = {  # what can be cleaned, heated, cooled
 }
 KINDS = ("mug", "plate", "fork", "towel", "apple", "egg", "carrot", "book", "pen", "key", "phone")
 NOWHERE = -1
-Number = int  # of a room, place or thing
+Number = int  # index of a room, place or thing
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A receptacle, as in `drawer 2`. The lamp stands in one of them."""
+    """A receptacle, such as `drawer 2`. The lamp stands in one of them."""
 
     kind: str
     number: int
@@ -44,13 +41,13 @@ class Place:
 
     @property
     def has_door(self) -> bool:
-        """Whether it must be open to be looked into."""
+        """Whether it has a door, which must be open to look or reach inside."""
         return self.kind in WITH_DOORS
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Bring a thing of `kind` to a place of kind `place` (two, clean, hot or cool), or look at it under the lamp."""
+    """A goal: bring a thing of `kind` to a place of the kind `place`, as `name` says, or look at it under the lamp."""
 
     name: GoalName
     kind: str
@@ -59,7 +56,11 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """What stays the same. `things` are (kind, number); `start` tells at which place each is at first."""
+    """What stays the same during an episode.
+
+    Attributes:
+        things: (kind, number) of each. start: the first place of each thing. lamp: the place where the lamp stands.
+    """
 
     rooms: tuple[str, ...]
     places: tuple[Place, ...]
@@ -73,11 +74,11 @@ class House:
         return self.things[thing][0] in SUITED[how]
 
     def candidates(self) -> list[Number]:
-        """The things that the goal may be about."""
+        """The things of the goal's kind."""
         return [thing for thing, (kind, _) in enumerate(self.things) if kind == self.goal.kind]
 
     def targets(self) -> list[Number]:
-        """The places that they are to be brought to."""
+        """The places of the goal's kind."""
         return [number for number, place in enumerate(self.places) if place.kind == self.goal.place]
 
     def appliance(self, how: str) -> Number:
@@ -87,15 +88,16 @@ class House:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a house is like at one moment, and what the agent knows of it. Frozen: a snapshot is the state itself.
+    """The state of a house, and what the agent has seen of it. It is frozen, so a snapshot needs no copy.
 
     Attributes:
-        room, at: where the agent is; `at` a place, or NOWHERE in the middle of the room.
-        where: the place of each thing; NOWHERE for the one that is carried. open: places whose doors are open.
-        marks: (thing, "clean" | "hot" | "cool"). looked: whether the goal's thing was looked at by the lamp.
-        entered: rooms, and seen: places, that the agent has seen; nothing changes there behind its back.
-        best: most stages of the goal that were ever reached. turn: acts so far.
-        said: what is told about the last act. failed: whether it changed nothing and told nothing.
+        room: where the agent is. at: its place, or NOWHERE in the middle of the room.
+        where: the place of each thing, NOWHERE for the carried one. open: places whose doors are open.
+        marks: (thing, "clean" | "hot" | "cool"). looked: whether the agent looked at the goal's thing under the lamp.
+        entered: rooms that the agent has entered. seen: places that it has looked into; only the agent itself can
+            change them afterwards.
+        best: most stages of the goal reached so far. turn: acts so far.
+        said: what the observation tells about the last act. failed: whether this act changed and told nothing.
     """
 
     room: Number
@@ -113,29 +115,29 @@ class State:
 
     @property
     def held(self) -> Number:
-        """The thing that is carried, or NOWHERE."""
+        """The carried thing, or NOWHERE."""
         return self.where.index(NOWHERE) if NOWHERE in self.where else NOWHERE
 
 
 def accessible(house: House, state: State, place: Number) -> bool:
-    """Whether one could look and reach into a place, standing there."""
+    """Whether an agent that stands at a place can look and reach inside."""
     return place in state.open or not house.places[place].has_door
 
 
 def ready(house: House, state: State, thing: Number) -> bool:
-    """Whether a thing is as the goal wants it."""
+    """Whether a thing is clean, hot or cool, if the goal asks for that."""
     result = RESULTS.get(house.goal.name)
     return result is None or (thing, result) in state.marks
 
 
 def delivered(house: House, state: State) -> list[Number]:
-    """The things that are as, and where, the goal wants them."""
+    """The things that are ready and lie at a target of the goal."""
     targets = house.targets()
     return [one for one in house.candidates() if state.where[one] in targets and ready(house, state, one)]
 
 
 def stages(goal: Goal) -> tuple[str, ...]:
-    """The sub-goals of a goal, in their order."""
+    """The sub-goals of a goal, in order."""
     if goal.name == "two":
         return ("take", "put", "take", "put")
     if goal.name == "look":
@@ -144,7 +146,7 @@ def stages(goal: Goal) -> tuple[str, ...]:
 
 
 def stage(house: House, state: State) -> int:
-    """How many sub-goals are reached now; all of them: the goal is."""
+    """How many sub-goals are reached now. The goal is reached if all of them are."""
     goal, held = house.goal, state.held
     whole = len(stages(goal))
     holding = held != NOWHERE and house.things[held][0] == goal.kind
@@ -158,12 +160,12 @@ def stage(house: House, state: State) -> int:
     return int(holding) + int(holding and goal.name in RESULTS and ready(house, state, held))
 
 
-# ---- making one -------------------------------------------------------------------------------------------
+# ---- random houses ----------------------------------------------------------------------------------------
 @lru_cache(maxsize=1024)
 def build(
     rooms: int, places: tuple[int, int], things: tuple[int, int], goals: tuple[GoalName, ...], seed: int
 ) -> House:
-    """A house with a goal that can be reached and is not reached yet."""
+    """The house of a seed, with a goal that can be reached and is not reached at the start."""
     draw = random.Random(derive(seed, "house"))
     made = _places(rooms, draw.randint(*places), draw)
     goal = _goal(draw.choice(goals), made, draw)
@@ -196,7 +198,7 @@ def _places(rooms: int, count: int, draw: random.Random) -> list[Place]:
 
 
 def _numbered(kinds: Sequence[str]) -> list[int]:
-    """1 for the first of a kind, 2 for the second …"""
+    """1 for the first of each kind, 2 for the second, and so on."""
     counts: Counter[str] = Counter()
     numbers = []
     for kind in kinds:

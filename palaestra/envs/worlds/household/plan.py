@@ -1,7 +1,4 @@
-"""Plans for the household: the shortest way to the goal, and what to do while it is not known where things are.
-
-Knows houses, rules and what an agent has seen. Knows nothing of words or rewards.
-"""
+"""Plans for the household: a shortest way to the goal, and a search by an agent that has not seen everything."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from palaestra.envs.worlds.household.rules import Command
 
 
 class _Sketch:
-    """Commands, and where they lead, without playing them."""
+    """Collects commands, and keeps track of where the agent would be and what it would carry after them."""
 
     __slots__ = ("at", "commands", "held", "house", "opened", "room", "state")
 
@@ -35,7 +32,7 @@ class _Sketch:
         self.commands: list[Command] = []
 
     def reach(self, place: Number, *, inside: bool) -> None:
-        """Go to a place; open it, if the hands must get inside."""
+        """Go to a place. Open it if the hands must get inside."""
         room = self.house.places[place].room
         if self.at != place:
             if self.room != room:
@@ -47,7 +44,7 @@ class _Sketch:
             self.opened.add(place)
 
     def fetch(self, thing: Number) -> None:
-        """Get a thing into the hands; what is in them stays behind where the thing was."""
+        """Take a thing. Another thing that the agent carries stays where this one was."""
         if self.held == thing:
             return
         place = self.state.where[thing]
@@ -58,7 +55,7 @@ class _Sketch:
         self.held = thing
 
     def prepare(self, thing: Number) -> None:
-        """Clean, heat or cool what is held, if the goal wants that."""
+        """Clean, heat or cool the carried thing, if the goal asks for that."""
         how = self.house.goal.name
         if how in APPLIANCES and not ready(self.house, self.state, thing):
             appliance = self.house.appliance(how)
@@ -66,14 +63,14 @@ class _Sketch:
             self.commands.append(Command(how, thing, appliance))
 
     def deliver(self, place: Number) -> None:
-        """Put what is held somewhere."""
+        """Bring the carried thing to a place."""
         self.reach(place, inside=True)
         self.commands.append(Command("put", self.held, place))
         self.held = NOWHERE
 
 
 def shortest(house: House, state: State) -> list[Command]:
-    """Commands of a shortest way to the goal, by one who sees everything; empty, if it is reached."""
+    """Commands of a shortest way to the goal, for an agent that sees everything. Empty if the goal is reached."""
     if stage(house, state) == len(stages(house.goal)):
         return []
     return min(_ways(house, state, house.candidates(), house.targets(), lamp=True), key=len)
@@ -82,7 +79,11 @@ def shortest(house: House, state: State) -> list[Command]:
 def _ways(
     house: House, state: State, things: Sequence[Number], targets: Sequence[Number], *, lamp: bool
 ) -> Iterator[list[Command]]:
-    """Ways to the goal with some of the things and places that it may be about, the shortest among them."""
+    """Ways to the goal that use only these things and targets. The shortest of such ways is among them.
+
+    Args:
+        lamp: whether the agent knows where the lamp is.
+    """
     goal, there = house.goal, delivered(house, state)
     left = [thing for thing in things if thing not in there]
     if goal.name == "look":
@@ -95,7 +96,7 @@ def _ways(
     needed = 2 - len(there) if goal.name == "two" else 1
     for chosen in permutations(left, needed):
         if needed == 2 and state.held in left and chosen[0] != state.held:
-            continue  # what is carried goes first: to lay it down and come back is longer
+            continue  # the carried thing goes first: to put it down and come back takes longer
         for places in product(targets, repeat=needed):
             sketch = _Sketch(house, state)
             for thing, place in zip(chosen, places, strict=True):
@@ -107,7 +108,7 @@ def _ways(
 
 # ---- without seeing everything ----------------------------------------------------------------------------
 def search_then_plan(house: House, state: State) -> Command:
-    """The next command of one who knows only what was seen: the shortest known way, else a look at the next place."""
+    """The next command of an agent that knows only what it has seen. While it knows no way to the goal, it searches."""
     things = [one for one in house.candidates() if state.where[one] in (NOWHERE, *state.seen)]
     targets = [place for place in house.targets() if house.places[place].room in state.entered]
     how = APPLIANCES.get(house.goal.name)
@@ -119,7 +120,7 @@ def search_then_plan(house: House, state: State) -> Command:
 
 
 def _first_of_two(house: House, state: State, things: Sequence[Number], targets: Sequence[Number]) -> Command | None:
-    """Where two things are wanted and one is known, it is brought first."""
+    """The next command that brings the one known thing, if the goal is "two" and the second is not found yet."""
     left = [thing for thing in things if thing not in delivered(house, state)]
     if house.goal.name != "two" or not left or not targets:
         return None
@@ -133,7 +134,7 @@ def _first_of_two(house: House, state: State, things: Sequence[Number], targets:
 
 
 def _explore(house: House, state: State) -> Command:
-    """Look into the place here, else go to one of this room that was not looked into, else to another room."""
+    """Open the place here if its contents are unknown. Else go to such a place in this room, else to another room."""
     if state.at != NOWHERE and state.at not in state.seen:
         return Command("open", place=state.at)
     unseen = [number for number in range(len(house.places)) if number not in state.seen]

@@ -1,7 +1,4 @@
-"""Rules of the household: what commands do to a house, and which of them are possible.
-
-Knows houses and commands as what is meant. Knows nothing of words, rewards or tasks.
-"""
+"""Rules of the household: which commands are possible, and what they change."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ IDLE = ("look", "carried", "examine")  # verbs that change nothing
 
 
 class Command(NamedTuple):
-    """What is meant. `place` is the number of a room where `verb` is "enter"."""
+    """The meaning of a command, whatever its words. `place` is the number of a room if `verb` is "enter"."""
 
     verb: str
     thing: Number = NOWHERE
@@ -23,7 +20,7 @@ class Command(NamedTuple):
 
 
 def conceivable(house: House) -> Iterator[Command]:
-    """Every command that names what the house has, possible or not."""
+    """Every command about the rooms, places and things of the house, possible or not."""
     places, things = range(len(house.places)), range(len(house.things))
     yield from (Command("enter", place=room) for room in range(len(house.rooms)))
     yield from (Command(verb, place=place) for verb in ("go", "open", "close", "examine") for place in places)
@@ -34,14 +31,14 @@ def conceivable(house: House) -> Iterator[Command]:
 
 
 def visible(house: House, state: State) -> list[Number]:
-    """The things at the place where the agent is, if it can look inside."""
+    """The things at the agent's place, if the agent can look inside."""
     if state.at == NOWHERE or not accessible(house, state, state.at):
         return []
     return [thing for thing, place in enumerate(state.where) if place == state.at]
 
 
 def possible(house: House, state: State) -> Iterator[Command]:
-    """The commands that do or tell something now."""
+    """The commands that change or tell something now."""
     at, held = state.at, state.held
     here = [number for number, place in enumerate(house.places) if place.room == state.room]
     yield from (Command("go", place=number) for number in here if number != at)
@@ -62,11 +59,11 @@ def possible(house: House, state: State) -> Iterator[Command]:
 
 
 def act(house: House, state: State, command: Command | None, *, slips: bool = False) -> State:
-    """The state after a command; what is not possible, and what slips, changes nothing but the turn.
+    """The state after a command. A command that is impossible or slips only costs a turn.
 
     Args:
-        command: None for what could not be read.
-        slips: whether the hands fail, if it is a command for hands.
+        command: None for a text that could not be read.
+        slips: whether a command that uses the hands fails.
     """
     after = None if command is None else _next(house, state, command)
     if command is not None and slips and command.verb not in ("go", "enter", *IDLE):
@@ -108,7 +105,7 @@ def _next(house: House, state: State, command: Command) -> State | None:
 
 
 def _works(house: House, state: State, command: Command) -> bool:
-    """Whether an appliance can do this to what is carried; a second time it changes nothing."""
+    """Whether the appliance at this place changes the carried thing. A clean thing cannot be cleaned again."""
     how, thing, place = command
     right = thing >= 0 and thing == state.held and house.places[place].kind == APPLIANCES[how]
     return right and house.suited(thing, how) and (thing, RESULTS[how]) not in state.marks
@@ -119,13 +116,13 @@ def _moved(state: State, thing: Number, place: Number) -> tuple[Number, ...]:
 
 
 def _marked(state: State, thing: Number, result: str) -> frozenset[tuple[Number, str]]:
-    """The marks with a new one; what is hot is no longer cool, and the other way round."""
+    """The marks with a new one. A thing that becomes hot is no longer cool, and the other way round."""
     gone = {"hot": "cool", "cool": "hot"}.get(result, "")
     return (state.marks | {(thing, result)}) - {(thing, gone)}
 
 
 def _noticed(house: House, state: State) -> State:
-    """The state with what the agent sees from where it is."""
+    """The state with what the agent sees from where it stands."""
     seen = state.seen
     if state.at != NOWHERE and accessible(house, state, state.at):
         seen |= {state.at}

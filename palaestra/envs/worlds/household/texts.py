@@ -1,7 +1,4 @@
-"""Texts of the household: names, commands as they are written and read, what the agent is told.
-
-Knows one house, one vocabulary and how much may be seen. Knows nothing of rewards or tasks.
-"""
+"""Texts of the household: how commands are written and read, and what an agent is shown."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ View = Literal["full", "remembered", "here"]
 
 
 class Wording:
-    """How one house is spoken of.
+    """Writes and reads the commands of one house, and describes its states.
 
     Args:
-        view: which contents of places the text tells: of all; of those seen so far; of the one where the agent is.
-        idle: whether commands that change nothing exist.
+        view: whose contents are shown: those of all places, of the places seen so far, or of the agent's place.
+        idle: whether the commands that change nothing exist.
     """
 
     def __init__(self, house: House, vocabulary: Vocabulary, *, view: View, idle: bool) -> None:
@@ -34,15 +31,15 @@ class Wording:
 
     # ---- commands -----------------------------------------------------------------------------------------
     def write(self, command: Command) -> str:
-        """A command as text."""
+        """The text of a command."""
         return self._texts[command]
 
     def read(self, text: str) -> Command | None:
-        """What a text means; None, if it names no command or nothing that the house has."""
+        """The command that a text means. None if it is no command, or names something that the house does not have."""
         return self._meant.get(" ".join(text.lower().split()).rstrip("."))
 
     def legal(self, state: State) -> list[str]:
-        """What can be done now."""
+        """The texts of all commands that are possible now."""
         return [self._texts[one] for one in possible(self._house, state) if self._idle or one.verb not in IDLE]
 
     def _command(self, command: Command) -> str:
@@ -57,9 +54,9 @@ class Wording:
             return say("examine", thing=named or self._things[thing])
         return say(verb, thing="" if thing == NOWHERE else self._things[thing], place=named)
 
-    # ---- what is told -------------------------------------------------------------------------------------
+    # ---- descriptions -------------------------------------------------------------------------------------
     def show(self, state: State) -> str:
-        """All that an agent needs to know, where `view` allows it."""
+        """The text of an observation: the result of the last act, the task, the agent, and the rooms it may see."""
         at = "" if state.at == NOWHERE else f" at {self._places[state.at]}"
         held = "nothing" if state.held == NOWHERE else self._thing(state, state.held)
         rooms = [
@@ -93,13 +90,14 @@ class Wording:
         return {"start": "you start.", "nothing": "nothing happens.", "done": "done."}[kind]
 
     def _listed(self, state: State, room: Number) -> list[str]:
-        """The places of a room, each with what is known of it; nothing of a room that was never entered."""
+        """The places of a room with their known contents. Empty for a room that the agent has never entered, unless
+        the view is "full"."""
         if self._view != "full" and room not in state.entered:
             return []
         return [self._place(state, number) for number, place in enumerate(self._house.places) if place.room == room]
 
     def _place(self, state: State, number: Number) -> str:
-        """`drawer 1 closed mug 1 pen 2`, `shelf 1 empty`, `desk 1 ?` if it was not looked into."""
+        """`drawer 1 closed mug 1 pen 2`, `shelf 1 empty`, or `desk 1 ?` if its contents are not known."""
         door = "" if accessible(self._house, state, number) else " closed"
         there = state.at == number and not door
         known = {"full": True, "remembered": number in state.seen, "here": there}[self._view]

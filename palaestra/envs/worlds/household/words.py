@@ -1,7 +1,4 @@
-"""Words of the household: three vocabularies for the same commands, places and things, and mixtures of them.
-
-Knows words. Knows nothing of houses or what commands do.
-"""
+"""Words of the household: three vocabularies for the same commands, places and things, and mixtures of them."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ from palaestra.data import derive
 VocabularyName = Literal["plain", "casual", "formal", "mixed"]
 NAMES: tuple[VocabularyName, ...] = get_args(VocabularyName)[:-1]  # "mixed" is drawn from these
 
-# One line for each meaning, one column for each vocabulary; the plain name is also the meaning's own.
+# Each line is a meaning, and the last three columns are the vocabularies. The first column is the name in code; in
+# NOUNS it is also the plain word.
 VERBS = """
 go      | go to {x}             | walk over to {x}      | proceed to {x}
 open    | open {x}              | pull {x} open         | unseal {x}
@@ -75,19 +73,24 @@ PHRASES, WORDS = _columns(VERBS), _columns(NOUNS)
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What commands (by verb) and words (by plain word) are called."""
+    """The words of one vocabulary.
+
+    Attributes:
+        phrases: verb → the phrase of its command.
+        words: plain word → the word of this vocabulary.
+    """
 
     phrases: Mapping[str, str]
     words: Mapping[str, str]
 
     def command(self, verb: str, thing: str = "", place: str = "") -> str:
-        """A command about things that are named already: `take mug 1 from drawer 2`."""
+        """The text of a command about things and places given in words: `take mug 1 from drawer 2`."""
         return self.phrases[verb].format(o=thing, x=place)
 
 
 @lru_cache(maxsize=256)
 def vocabulary(name: VocabularyName, seed: int) -> Vocabulary:
-    """The vocabulary of this name; "mixed" takes each phrase and word from one of the others, as the seed has it."""
+    """The vocabulary of this name. "mixed" draws each phrase and word from one of the others, by the seed."""
 
     def chosen(meaning: str, called: tuple[str, ...]) -> str:
         return called[derive(seed, "vocabulary", meaning) % len(NAMES) if name == "mixed" else NAMES.index(name)]

@@ -1,7 +1,4 @@
-"""The household as an environment: tasks, observations, rewards and the experts.
-
-Knows turns and rewards. Knows nothing of how houses are made, what commands do or how texts are worded.
-"""
+"""The environment `household`: its tasks, observations, rewards and experts."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from palaestra.envs.worlds.household.words import VocabularyName, vocabulary
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
-APPLIANCES = 3  # of every kitchen
-NEW_STAGE, USELESS, SUCCESS = 1.0, -0.5, 3.0  # of the dense reward
+APPLIANCES = 3  # in every kitchen
+NEW_STAGE, USELESS, SUCCESS = 1.0, -0.5, 3.0  # terms of the dense reward
 Range = tuple[PositiveInt, PositiveInt]
 
 
@@ -41,13 +38,13 @@ class Scene:
     slip: float
 
     def slips(self, turn: int) -> bool:
-        """Whether the hands fail in this turn."""
+        """Whether a command that uses the hands fails in this turn."""
         return self.slip > 0 and derive(self.seed, "slip", turn) / 2**63 < self.slip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """How far one episode is. `way` is a shortest way to the goal from here."""
+    """The state of one episode. `way` is a shortest list of commands from here to the goal."""
 
     scene: Scene
     state: State
@@ -56,36 +53,38 @@ class Episode:
 
 @register("environment", "household", source="modeled on ALFWorld, arXiv 2010.03768")
 class Household(KeepsState[Episode]):
-    """Find things in a house, clean, heat or cool them, and bring them where they are wanted, by text commands.
+    """Find things in a house, clean, heat or cool them, and bring them to a place, by text commands.
 
-    `go to drawer 2` (a place of this room, or another room), `open drawer 2`, `close drawer 2`, `take mug 1 from
-    drawer 2`, `put mug 1 in shelf 1`, `clean mug 1 with sink 1`, `heat mug 1 with microwave 1`, `cool mug 1 with fridge
-    1`, `use lamp`, `look`, `inventory`, `examine mug 1`. One thing can be carried. What is not possible, or cannot be
-    read, comes back as `nothing happens.`
+    The commands are `go to drawer 2` (a place in this room, or another room), `open drawer 2`, `close drawer 2`,
+    `take mug 1 from drawer 2`, `put mug 1 in shelf 1`, `clean mug 1 with sink 1`, `heat mug 1 with microwave 1`, `cool
+    mug 1 with fridge 1`, `use lamp`, `look`, `inventory` and `examine mug 1`. The agent can carry one thing at a time.
+    The answer to a command that is impossible or cannot be read is `nothing happens.`
 
-    Reward: 1 at the goal, else 0; or dense, as the option says.
+    Reward: 1 at the goal, else 0. The option `reward` can make it dense.
 
     Args:
-        rooms: 1–3: kitchen, bedroom, office. Higher: longer ways. Usual: 2.
-        places: fewest and most receptacles, sink, microwave and fridge among them. Higher: longer search. Usual: 6–15.
+        rooms: number of rooms, 1–3: the kitchen, then the bedroom, then the office. Higher: longer ways. Usual: 2.
+        places: fewest and most receptacles, with sink, microwave and fridge. Higher: longer search. Usual: 6–15.
         things: fewest and most objects. Higher: longer texts. Usual: 4–10.
-        goals: kinds of goals, mixed evenly: "put" a mug somewhere; a clean, hot or cool one ("clean", "heat", "cool");
-            "two" of them; "look" at one under the lamp.
-        view: "full": the text tells what is where. "remembered": only of places that were looked into, whenever that
-            was. "here": only of the place where the agent is, so that a context must remember the rest.
+        goals: kinds of goals, mixed evenly. "put": bring a thing, such as a mug, to a place. "clean", "heat" or "cool":
+            bring it there clean, hot or cool. "two": bring two of a kind. "look": look at it under the lamp.
+        view: whose contents the text shows. "full": those of all places. "remembered": those of places that the agent
+            has looked into, at any time. "here": those of the place where it stands; its context must remember the
+            others.
         reward: "sparse": 1 at the goal, else 0. "dense": +1 for each stage of the goal reached for the first time,
             −0.5 for an act that does nothing or cannot be read, +3 at the goal.
-        idle: `look`, `inventory` and `examine` exist; they change nothing and cost a turn.
-        vocabulary: "plain", "casual" and "formal" have other words for the same commands, places and things; "mixed"
-            draws each from one of the three, by the task's seed. To hold one out, train on the others.
-        expert: "sighted" sees everything and takes a shortest way; "searching" knows what was seen, and looks for what
-            it does not know.
-        slip: probability that an act of the hands (all but going and looking) does nothing.
-        max_turns: turns until the episode is cut off. "sighted" needs up to 16 or so, "searching" 35. Usual: 50.
+        idle: whether the commands `look`, `inventory` and `examine` exist. They change nothing and cost a turn.
+        vocabulary: the words for commands, places and things: "plain", "casual" or "formal". "mixed" draws each word
+            from one of the three, by the task's seed. To hold one vocabulary out, train on the others.
+        expert: "sighted" knows the whole house and takes a shortest way. "searching" uses what the agent has seen, and
+            searches for the rest.
+        slip: probability that a command such as `take` or `open` does nothing. Going and looking never fail.
+        max_turns: turns until the episode is cut off. "sighted" needs up to about 16, "searching" up to about 35.
+            Usual: 50.
 
-    A step's `info` tells `process`, 1 if the shortest way to the goal got shorter, `executable`, 0 for an act that did
-    nothing, `stage`, how many sub-goals are reached now, and `subgoal`, the next one: take, clean, heat, cool, put or
-    look.
+    A step's `info` has `process` (1 if the shortest way to the goal got shorter), `executable` (0 for an act that did
+    nothing), `stage` (how many sub-goals are reached now) and `subgoal` (the next one: take, clean, heat, cool, put or
+    look; empty at the goal).
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -119,15 +118,15 @@ class Household(KeepsState[Episode]):
         self._dense, self._sighted, self._max_turns = reward == "dense", expert == "sighted", max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` houses with goals; splits never share a seed."""
+        """`n` houses with goals. Splits never share a seed."""
         return seeded_tasks("household", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The house, what is where, and the goal."""
+        """The house, the place of each thing, and the goal."""
         return as_json(_house_of({**self._params, **task.params}, task.seed))
 
     def difficulty(self, task: Task) -> float:
-        """Acts of a shortest way."""
+        """Number of commands of a shortest way to the goal."""
         house = _house_of({**self._params, **task.params}, task.seed)
         return float(len(shortest(house, self._first(house))))
 
@@ -171,14 +170,14 @@ class Household(KeepsState[Episode]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The next command of a shortest way, which knows where everything is; or of a search, which does not."""
+        """The next command of the expert that the option `expert` names."""
         scene = self.state.scene
         command = self.state.way[0] if self._sighted else search_then_plan(scene.house, self.state.state)
         return Action(text=scene.wording.write(command))
 
     # ---- playing ------------------------------------------------------------------------------------------
     def _first(self, house: House) -> State:
-        """The state before anything was done."""
+        """The state before the first act."""
         whole = self._view == "full"
         return State(
             room=0,
@@ -215,13 +214,14 @@ def _refuse_impossible(
     refuse.when_reversed(places=places, things=things)
     refuse.when(
         places[0] < APPLIANCES + rooms,
-        f"{places[0]} places are too few for three appliances and one more in each of {rooms} rooms.",
-        f"Begin `places` with {APPLIANCES + rooms} or more.",
+        f"`places` allows {places[0]} places. A house with `rooms: {rooms}` needs {APPLIANCES + rooms}: three "
+        "appliances, and one more place in each room.",
+        f"Set the first number of `places` to {APPLIANCES + rooms} or more.",
     )
     refuse.when_empty(GOALS, goals=goals)
     refuse.when(
         "two" in goals and things[0] < 2,
-        f'{things[0]} things are too few for the goal "two".',
-        "Begin `things` with 2 or more, or leave the goal out.",
+        f'`things` allows a house with {things[0]} thing, and the goal "two" needs 2 things.',
+        'Set the first number of `things` to 2 or more, or remove "two" from `goals`.',
     )
-    refuse.when_certain("nothing could ever be done", slip=slip)
+    refuse.when_certain("no goal could ever be reached", slip=slip)

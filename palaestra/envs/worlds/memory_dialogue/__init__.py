@@ -1,1 +1,1 @@
-"""Memory dialogue: facts about people come up in a long talk, change and end; later they are asked for."""
+"""Memory dialogue: keep a memory of a long talk, then answer questions from it. `world` has the environment."""

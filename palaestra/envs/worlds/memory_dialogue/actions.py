@@ -1,6 +1,6 @@
-"""Actions: operations on a memory, selections and answers, as they are written in the two styles.
+"""Actions of `memory_dialogue`: operations on the memory, selections and answers, and how they are written and read.
 
-Knows texts. Knows nothing of what an action does.
+There are two styles:
 
     words   add anna dog rex      update 2 anna dog rex fido      delete 2    noop   select 1 3     answer elm
     calls   ADD("anna dog rex")   UPDATE(2, "anna dog rex fido")  DELETE(2)   NOOP   select(1, 3)   answer("elm")
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What was meant: one of OPERATIONS, "select" or "answer", with entries' numbers and a text where it takes them."""
+    """An action: one of OPERATIONS, "select" or "answer", with numbers of entries and a text if it needs them."""
 
     kind: str
     ids: tuple[int, ...] = ()
@@ -29,7 +29,7 @@ class Operation:
 
 
 def write(operation: Operation, style: Style) -> str:
-    """How it is written; `read` gives it back."""
+    """The text of an action. `read` gives the action back."""
     kind, ids, text = operation.kind, [str(number) for number in operation.ids], operation.text
     if style == "words":
         return " ".join([kind, *ids, *([text] if text else [])])
@@ -39,7 +39,7 @@ def write(operation: Operation, style: Style) -> str:
 
 
 def read(text: str, style: Style) -> Operation | None:
-    """What is meant; None if it cannot be read. Texts are taken in lower case."""
+    """The action that a text means, in lower case. None if it cannot be read."""
     if style == "words":
         kind, _, rest = " ".join(text.lower().split()).partition(" ")
         return _operation(kind, rest, " ")
@@ -62,7 +62,7 @@ def _operation(kind: str, rest: str, between: str) -> Operation | None:
 
 
 def _ids(numbers: list[str]) -> tuple[int, ...]:
-    """Each number once, in its order; none if any is no number."""
+    """The numbers in order, each once. Empty if one of them is not a number."""
     plain = [number.strip() for number in numbers]
     return tuple(dict.fromkeys(int(one) for one in plain)) if all(map(_NUMBER.fullmatch, plain)) else ()
 

@@ -1,7 +1,4 @@
-"""A bank of entries: numbered texts, what operations make of them, and what they say about a topic.
-
-Knows texts and topics. Knows nothing of stories or agents.
-"""
+"""The memory of `memory_dialogue`: numbered entries, operations on them, and what they say about topics."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Entry = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bank:
-    """Entries by number, at most `capacity` of at most `words` words."""
+    """Numbered entries: at most `capacity`, each of at most `words` words."""
 
     capacity: int
     words: int
@@ -28,7 +25,7 @@ class Bank:
         return len(self.entries)
 
     def apply(self, operation: Operation) -> tuple[Bank, str]:
-        """The bank after an operation, and why there was none ("" if there was)."""
+        """The bank after an operation, and the error if it could not be done, else ""."""
         kept = dict(self.entries)
         text = " ".join(operation.text.split()[: self.words])
         if operation.kind == "add":
@@ -46,7 +43,8 @@ class Bank:
         return Bank(capacity=self.capacity, words=self.words, entries=tuple(sorted(kept.items()))), ""
 
     def related(self, text: str, k: int) -> tuple[Entry, ...]:
-        """The k entries with most words of a text, older ones first among equals, by number. 0: all."""
+        """The `k` entries that have most words of a text, in the order of their numbers. Among equals, lower numbers
+        are taken first. 0: all entries."""
         if not k or len(self.entries) <= k:
             return self.entries
         wanted = set(answer_words(text))
@@ -56,9 +54,10 @@ class Bank:
 
 @lru_cache(maxsize=1 << 15)
 def mentioned(text: str, topics: tuple[Topic, ...]) -> Mapping[Topic, tuple[str, ...]]:
-    """What a text says about topics: values in their order, each of the person who was named last.
+    """What a text says about topics: topic → values, in order. A value belongs to the person who was named last.
 
-    Values belong to one attribute only, so any wording does. A topic that is named without a value has none.
+    A value belongs to one attribute only, so the wording does not matter. A topic that is named without a value has an
+    empty tuple.
     """
     people, by_word = _lexicon(topics)
     found: dict[Topic, list[str]] = {}
@@ -74,7 +73,8 @@ def mentioned(text: str, topics: tuple[Topic, ...]) -> Mapping[Topic, tuple[str,
 
 
 def recall(entries: Iterable[Entry], topics: tuple[Topic, ...]) -> dict[Topic, tuple[str, ...]]:
-    """All that entries say about topics, in their order; what is said twice in a row counts once."""
+    """What all entries say about topics: topic → values, in order. A value directly after itself is listed once. Where
+    values add up, no value is listed twice."""
     told: dict[Topic, list[str]] = {}
     for _, text in entries:
         for topic, values in mentioned(text, topics).items():
@@ -87,6 +87,6 @@ def recall(entries: Iterable[Entry], topics: tuple[Topic, ...]) -> dict[Topic, t
 
 @lru_cache(maxsize=256)
 def _lexicon(topics: tuple[Topic, ...]) -> tuple[set[str], dict[tuple[str, str], Topic]]:
-    """The people, and which topic a word is about when a person was named."""
+    """The people, and the topic of each pair of a person and a word."""
     by_word = {(topic.who, word): topic for topic in topics for word in (topic.attribute.word, *topic.values)}
     return {topic.who for topic in topics}, by_word

@@ -1,7 +1,4 @@
-"""Experts: the operation that keeps a memory right, the entries a question is about, the answer that they give.
-
-Knows stories and entries. Knows nothing of turns, styles or rewards.
-"""
+"""Experts of `memory_dialogue`: the operation that keeps a memory right, the entries for a question, and its answer."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from palaestra.envs.worlds.memory_dialogue.topics import THEN, UNKNOWN, Topic
 
 
 def maintain(bank: Bank, story: Story, place: int) -> Operation:
-    """Symbolic truth maintenance: the operation for sentence `place`, by all that was heard up to it.
+    """The right operation after sentence `place`, by symbolic truth maintenance over everything heard up to it.
 
-    One entry for each topic. The sentence's own topic comes first; where that is right already, another one that others
-    left wrong is mended, and entries that help nobody give way to what is missing.
+    A right memory has one entry for each topic that has a value. The topic of the sentence comes first. If it is right
+    already, the operation repairs another topic, or replaces or deletes an entry that is of no use.
     """
     believed, said = story.heard[place + 1], recall(bank.entries, story.topics)
     wanted = {topic: topic.note(values) for topic, values in believed.items()}
     own = story.events[place].topic
-    order = sorted(story.topics, key=lambda topic: topic != own)  # stable: the rest in its order
+    order = sorted(story.topics, key=lambda topic: topic != own)  # own first; the others keep their order
     holders: dict[Topic, list[int]] = {topic: [] for topic in order}
     useless: list[int] = []
     for number, text in bank.entries:
@@ -30,7 +27,7 @@ def maintain(bank: Bank, story: Story, place: int) -> Operation:
         if len(about) == 1:
             holders[about[0]].append(number)
         else:
-            useless.append(number)  # of nothing, or of several things, which cannot be kept apart
+            useless.append(number)  # about no topic, or about several, which need an entry each
     texts = dict(bank.entries)
     for topic in order:
         numbers = holders[topic]
@@ -57,7 +54,7 @@ def selection(entries: Iterable[Entry], question: Question, topics: tuple[Topic,
 
 
 def answer_from(entries: Iterable[Entry], question: Question, topics: tuple[Topic, ...]) -> str:
-    """What these entries answer; "unknown" where they say nothing about it."""
+    """The answer that these entries give. "unknown" if they say nothing about the question."""
     said, words = recall(entries, topics), list[str]()
     for topic in question.topics:
         values = said.get(topic, ())
@@ -71,7 +68,11 @@ def answer_from(entries: Iterable[Entry], question: Question, topics: tuple[Topi
 
 
 def choices(entries: Sequence[Entry], event: Event | None, topics: tuple[Topic, ...]) -> list[Operation]:
-    """Sensible acts for who sees these entries and hears this sentence, or a question (None)."""
+    """Sensible acts of an agent that sees these entries.
+
+    Args:
+        event: the sentence that it hears. None at a question.
+    """
     if event is None:
         values = [value for _, text in entries for found in mentioned(text, topics).values() for value in found]
         answers = [*dict.fromkeys(values), UNKNOWN]

@@ -1,7 +1,4 @@
-"""Stories: what happens in a talk, how it is told, what is true at the end, and what is asked then.
-
-Knows topics and time. Knows nothing of memories or agents.
-"""
+"""Stories of `memory_dialogue`: the sentences of a talk, what is true after each of them, and the questions."""
 
 from __future__ import annotations
 
@@ -24,13 +21,13 @@ from palaestra.envs.worlds.memory_dialogue.topics import (
 
 Kind = Literal["single", "two", "time", "unknown"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Beliefs = dict[Topic, tuple[str, ...]]  # values in the order of time; a topic that has none is left out
+Beliefs = dict[Topic, tuple[str, ...]]  # values in the order of time; topics without a value are left out
 WEIGHTS = {"start": 3.0, "change": 3.0, "more": 3.0, "end": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that is said. `value` is what was heard, `meant` what was said; `topic` is None for chatter."""
+    """One sentence. `value` is the value that was heard, `meant` the true one. `topic` is None for chatter."""
 
     happening: Happening
     text: str
@@ -41,19 +38,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked, about which topics, and the words that answer it, in any order."""
+    """A question, its topics, and the words that answer it, in any order."""
 
     kind: Kind
     text: str
     topics: tuple[Topic, ...]
     answer: tuple[str, ...]
-    beside: str = ""  # of a question about time: the value that it names
-    earlier: bool = False  # … and whether it asks for the one before
+    beside: str = ""  # for the kind "time": the value that the question names
+    earlier: bool = False  # for the kind "time": whether it asks for the value before that one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A talk and its questions. `heard[n]`: what who heard n sentences should believe."""
+    """A talk and its questions. `heard[n]`: what an agent should believe after it has heard n sentences."""
 
     topics: tuple[Topic, ...]
     events: tuple[Event, ...]
@@ -63,7 +60,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The dials of a story, as the options of the environment have them. `facts`: of the whole talk."""
+    """The options of a story, with the names of the environment's options. `facts`: sentences of the whole talk."""
 
     facts: int
     people: int
@@ -80,7 +77,7 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def build(plan: Plan, seed: int) -> Story:
-    """The story of a seed. Other words leave what happens as it is, and so do mishearings."""
+    """The story of a seed. Other words and mishearings do not change what happens."""
     topics = topics_of(plan.people, plan.attributes, plan.renamed)
     draw, ear = random.Random(derive(seed, "story")), random.Random(derive(seed, "ear"))
     truth, heard, events = Beliefs(), [Beliefs()], list[Event]()
@@ -95,7 +92,7 @@ def build(plan: Plan, seed: int) -> Story:
 
 
 def after(beliefs: Mapping[Topic, tuple[str, ...]], event: Event, value: str) -> Beliefs:
-    """Truth maintenance: what is believed after this event with this value."""
+    """The beliefs after this event with this value (truth maintenance)."""
     now = dict(beliefs)
     topic = event.topic
     if topic is None:
@@ -107,7 +104,7 @@ def after(beliefs: Mapping[Topic, tuple[str, ...]], event: Event, value: str) ->
         values = values if value in values else (*values, value)
     elif event.happening == "change":
         values = values if value in values[-1:] else (*values, value)
-    else:  # said again, and differently: then it was misheard before, or is now; the latest counts
+    else:  # a first or a repeated value; if the repetition differs, one of the two was misheard, and the latest counts
         values = (*values[:-1], value)
     if values:
         now[topic] = values[-MOST_VALUES:]
@@ -116,7 +113,7 @@ def after(beliefs: Mapping[Topic, tuple[str, ...]], event: Event, value: str) ->
 
 # ---- events -----------------------------------------------------------------------------------------------
 def _event(truth: Beliefs, topics: tuple[Topic, ...], plan: Plan, draw: random.Random) -> Event:
-    """What is said next, as it is meant. Draws by place in lists, so that other words leave the rest alone."""
+    """The next sentence, with its true value. Values are drawn by position, so renamed talks have the same events."""
     choice = draw.randrange(12)
     fate = draw.random()
     if fate < plan.chatter:
@@ -135,7 +132,7 @@ def _event(truth: Beliefs, topics: tuple[Topic, ...], plan: Plan, draw: random.R
 def _possible(
     truth: Beliefs, topics: tuple[Topic, ...], plan: Plan, draw: random.Random
 ) -> list[tuple[Topic, Happening]]:
-    """What may happen, all of one kind; kinds are drawn by their weights."""
+    """The events that may happen next, all of one kind, which is drawn by `WEIGHTS`."""
     found: dict[Happening, list[tuple[Topic, Happening]]] = {"start": [], "change": [], "more": [], "end": []}
     for topic in topics:
         values = truth.get(topic, ())
@@ -156,7 +153,7 @@ def _said(happening: Happening, topic: Topic, value: str, plan: Plan, choice: in
 
 
 def _misheard(event: Event, plan: Plan, ear: random.Random) -> Event:
-    """The event, or with probability `noise` one in which another value was heard."""
+    """The event or, with probability `noise`, the same event with another value heard."""
     missed, choice = ear.random() < plan.noise, ear.randrange(1 << 16)
     if event.topic is None or not missed:
         return event
@@ -167,7 +164,7 @@ def _misheard(event: Event, plan: Plan, ear: random.Random) -> Event:
 
 # ---- questions --------------------------------------------------------------------------------------------
 def _question(kind: Kind, truth: Beliefs, topics: tuple[Topic, ...], wording: Wording, draw: random.Random) -> Question:
-    """A question of this kind; where the story has nothing for it, of one that it has."""
+    """A question of this kind, or of another kind if the story has nothing for this one."""
     alive = [topic for topic in topics if topic in truth]
     moved = [topic for topic in alive if not topic.attribute.many and len(truth[topic]) > 1]
     gone = [topic for topic in topics if topic not in truth]

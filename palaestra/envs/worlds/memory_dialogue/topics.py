@@ -1,7 +1,4 @@
-"""Topics: what can be said of a person, in which words, and with which values.
-
-Knows words and sentences. Knows nothing of what happens when, or of memories.
-"""
+"""Topics of `memory_dialogue`: the attributes of people, their values, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Literal
 
 Happening = Literal["start", "change", "more", "end", "again", "chatter"]
 Wording = Literal["short", "plain", "varied"]
-THEN = "then"  # between values that came one after the other
+THEN = "then"  # between values that followed each other
 UNKNOWN = "unknown"
 
 
@@ -23,9 +20,9 @@ class Attribute:
     Attributes:
         word: its name in notes and short sentences.
         many: whether values add up (dogs) or the next one takes the place of the last (home).
-        values, renamed: what it may be; in no other attribute.
-        start, change, end: sentences for a first value, for another one or one more, and for one that is gone.
-        ask: how it is asked for.
+        values: its possible values. renamed: those under the option `renamed`. No other attribute has them.
+        start: sentences for a first value. change: for a new or a further value. end: for a value that is gone.
+        ask: the question about it.
     """
 
     word: str
@@ -106,10 +103,10 @@ CHATTER = (
     *("it rained all day", "the train was late again", "that was a good film", "the garden looks nice"),
     *("we should meet soon", "the news were strange", "this week went fast", "the soup was too hot"),
 )
-MOST_VALUES = 3  # one after the other, or at the same time
+MOST_VALUES = 3  # of one topic, one after the other or at the same time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # there is one of each, so that looking it up is fast
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # each exists once; comparing by identity is fast
 class Topic:
     """An attribute of a person."""
 
@@ -119,12 +116,12 @@ class Topic:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """What it may be."""
+        """Its possible values."""
         return self.attribute.renamed if self.renamed else self.attribute.values
 
     @property
     def name(self) -> str:
-        """`anna home`."""
+        """Its name, such as `anna home`."""
         return f"{self.who} {self.attribute.word}"
 
     def note(self, values: Sequence[str]) -> str:
@@ -132,11 +129,11 @@ class Topic:
         return f"{self.name} {(' ' if self.attribute.many else f' {THEN} ').join(values)}"
 
     def now(self, values: Sequence[str]) -> tuple[str, ...]:
-        """What is true at present, of values in the order of time."""
+        """The values that are true now, given all values in the order of time."""
         return tuple(values) if self.attribute.many else tuple(values[-1:])
 
     def say(self, happening: Happening, value: str, wording: Wording, choice: int) -> str:
-        """A sentence that tells what happened."""
+        """A sentence that tells what happened. `choice` picks it if the wording is "varied"."""
         if wording == "short":
             middle = {"change": " now", "more": " also", "end": " no more"}.get(happening, "")
             return f"{self.name}{middle} {value}"
@@ -147,7 +144,7 @@ class Topic:
         return sentences[choice % len(sentences) if wording == "varied" else 0].format(who=self.who, it=value)
 
     def ask(self, wording: Wording) -> str:
-        """`anna home`, or a question as a person would ask it."""
+        """Its question: `anna home`, or a full sentence."""
         return self.name if wording == "short" else self.attribute.ask.format(who=self.who)
 
 
@@ -158,6 +155,6 @@ def _topic(who: str, attribute: int, renamed: bool) -> Topic:
 
 @lru_cache
 def topics_of(people: int, attributes: int, renamed: bool) -> tuple[Topic, ...]:
-    """All topics about so many people."""
+    """All topics about the first `people` people and their first `attributes` attributes."""
     names = (RENAMED_PEOPLE if renamed else PEOPLE)[:people]
     return tuple(_topic(who, number, renamed) for who in names for number in range(attributes))

@@ -1,7 +1,6 @@
-"""The environment: one sentence after the other a memory is kept, then questions are answered from it alone.
+"""The environment `memory_dialogue`: its tasks, roles, observations, rewards and expert.
 
-Knows turns, roles, observations, rewards and what `info` tells. Stories, entries and the reading of actions are in the
-modules beside it. Everything random comes from the task's seed.
+Everything random comes from the task's seed.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ AGENTS = {"one": (PLAYER,), "two": (MANAGER, ANSWERER), "manager": (MANAGER,), "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself.
+    """The state of one episode. It is frozen, so a snapshot needs no copy.
 
     Attributes:
-        place: sentences heard. asked: questions done. chosen: entries that were selected for the present one; None
-            before anything was selected.
-        said: what went wrong last. scores: of the answers so far, and whether each was right.
+        place: number of sentences heard. asked: number of questions done.
+        chosen: numbers of the entries that were selected for the present question. None before a selection.
+        said: the error of the last act. scores: of the answers so far. right: whether each answer was right.
     """
 
     story: Story
@@ -52,17 +51,17 @@ class State:
 
     @property
     def event(self) -> Event | None:
-        """The sentence at hand; None when all were heard."""
+        """The present sentence. None when all were heard."""
         return self.story.events[self.place] if self.place < len(self.story.events) else None
 
     @property
     def question(self) -> Question | None:
-        """The question at hand; None while sentences are left, and after the last one."""
+        """The present question. None while sentences are left, and after the last question."""
         return self.story.questions[self.asked] if self.event is None and not self.over else None
 
     @property
     def over(self) -> bool:
-        """Whether all questions were answered."""
+        """Whether all questions are done."""
         return self.asked == len(self.story.questions)
 
 
@@ -70,41 +69,44 @@ class State:
 class MemoryDialogue(KeepsState[State]):
     """Keep a memory of a long talk, sentence by sentence, then answer questions from the memory alone.
 
-    Facts about people come up, add up (`anna adopted another dog, fido`), change and end. For each sentence the agent
+    Facts about people come up, add up (`anna adopted another dog, fido`), change and end. After each sentence the agent
     does one operation: `add anna dog rex`, `update 2 anna dog rex fido`, `delete 2` or `noop`. Then come the questions:
-    `select 1 3` keeps these entries in view, `answer rex fido` answers. The talk itself is not shown again.
+    `select 1 3` shows only these entries, and `answer rex fido` answers. The talk itself is not shown again.
 
     Args:
-        parts, facts: of the talk, and sentences of each. Higher: longer episodes. Usual: 3, 4.
-        people: who are talked about, 1–6. Higher: more entries at the same time. Usual: 2.
-        attributes: of each person that are talked about, 1–6. Higher: more entries at the same time. Usual: 4.
-        questions: at the end. Higher: less luck. Usual: 3.
-        kinds: of questions, mixed evenly: "single" fact, "two" facts, "time" (what was before or after), "unknown"
-            (never said, or no longer true: `answer unknown`). Where a talk has nothing for one, another is asked.
-        repeats: share of sentences that say again what is true. Usual: 0.1.
-        chatter: share of sentences that say nothing about anyone. Higher: more to pass over. Usual: 0.1.
-        capacity: most entries, 2 or more; no more facts than that are true at once. Lower: less can be added blindly.
-        entry_words: an entry's words beyond these are cut off, 8 or more.
-        shown: entries in view, those nearest to the sentence or the question. 0: all.
-        select: whether entries may be selected before an answer.
-        view: a sentence at a time is shown ("fact"), or with it all of its part ("part").
-        wording: "short" notes, "plain" sentences, or "varied" ones, of which each thing has three.
-        renamed: other people and values; what happens stays the same.
-        noise: probability that a sentence is misheard, with another value. A later repetition may set it right.
-        style: "words" as above; "calls": `UPDATE(2, "anna dog rex fido")`.
-        score: "em": an answer has the right words, in any order; "f1" of its tokens.
-        roles: "one" agent, `player`, does it all; "two": `manager` keeps the memory and `answerer` answers; "manager"
-            or "answerer": the other one is played by a script.
+        parts: number of parts of the talk. Higher: longer episodes. Usual: 3.
+        facts: number of sentences in each part. Higher: longer episodes. Usual: 4.
+        people: number of people in the talk, 1–6. Higher: more entries at the same time. Usual: 2.
+        attributes: number of attributes of each person, 1–6. Higher: more entries at the same time. Usual: 4.
+        questions: number of questions at the end. Higher: less luck. Usual: 3.
+        kinds: kinds of questions, mixed evenly: "single" (one fact), "two" (two facts), "time" (what was true before or
+            after something else), "unknown" (never said, or no longer true; the answer is `unknown`). If a talk has
+            nothing for a kind, another kind is asked.
+        repeats: share of sentences that repeat what is true. Usual: 0.1.
+        chatter: share of sentences that are about nobody. Higher: more sentences to ignore. Usual: 0.1.
+        capacity: most entries of the memory, 2 or more. No more topics than that, such as anna's home, have a value at
+            the same time. Lower: an agent that only adds fills its memory sooner.
+        entry_words: most words of an entry, 8 or more. Further words are cut off.
+        shown: number of entries in view: those nearest to the sentence or the question. 0: all.
+        select: whether the agent may select entries before an answer.
+        view: "fact": one sentence at a time is shown. "part": with it, all sentences of its part.
+        wording: "short" notes, "plain" sentences, or "varied" sentences: three for each event.
+        renamed: other people and values. What happens stays the same.
+        noise: probability that a sentence is misheard, with another value. A later repetition may correct it.
+        style: "words": as above. "calls": `UPDATE(2, "anna dog rex fido")`.
+        score: "em": an answer needs the right words, in any order. "f1": F1 of its tokens.
+        roles: "one": an agent, `player`, does everything. "two": `manager` keeps the memory, and `answerer` answers.
+            "manager" or "answerer": a script plays the other of the two.
 
-    Reward: the mean score of the answers, told answer by answer; with two roles both get it. `success`: all are right.
-    What cannot be read or done changes nothing: the sentence has passed, and so has the chance to select; a second act
-    that is no answer gives the question up.
+    Reward: the mean score of the answers, paid in parts after each answer. With two roles, both get it. `success`: all
+    answers are right. An act that cannot be read or done changes nothing, but the sentence is over, or the chance to
+    select. A further act that is not an answer gives the question up.
 
-    A step's `info` tells `operation` and `wanted` (the kind of operation, and the one that keeps the memory right),
-    `process` (1 for an operation of this kind after which the memory is right about the sentence's topic and no worse
-    elsewhere; of a selection, whether it holds just what the question is about; of an answer its score), `executable`
-    and, for answers, `question`, the kind. The episode's are `entries` (size of the memory), `score` and `stratum`, the
-    kinds of its questions.
+    A step's `info` has `operation` (the kind of the operation), `wanted` (the kind that keeps the memory right),
+    `process`, `executable` and, for answers, `question` (the kind of the question). `process` is 1 for an operation of
+    the wanted kind after which the memory is right about the sentence's topic and no worse elsewhere; for a selection,
+    1 if it has exactly the entries about the question; for an answer, its score. The episode's `info` has `entries`
+    (size of the memory), `score` and `stratum` (the kinds of its questions).
     """
 
     abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
@@ -154,16 +156,16 @@ class MemoryDialogue(KeepsState[State]):
         self._f1 = score == "f1"
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` talks; splits never share a seed."""
+        """`n` talks. Splits never share a seed."""
         return seeded_tasks("memory_dialogue", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """What is said, and the questions with their answers."""
+        """The sentences of the talk, and the questions with their answers."""
         story = build(_plan({**self._params, **task.params}), task.seed)
         return as_json((story.events, story.questions))
 
     def difficulty(self, task: Task) -> float:
-        """Sentences that change what is true."""
+        """Number of sentences that change what is true."""
         events = build(_plan({**self._params, **task.params}), task.seed).events
         return float(sum(event.happening not in ("again", "chatter") for event in events))
 
@@ -199,7 +201,8 @@ class MemoryDialogue(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Keeps the memory true to all that was heard, and mends it where it is not; answers from the memory alone."""
+        """The operation that keeps the memory true to everything heard, or repairs it. The answer uses only the
+        memory."""
         return Action(text=write(self._best(self.state), self._style))
 
     # ---- playing ------------------------------------------------------------------------------------------
@@ -215,7 +218,7 @@ class MemoryDialogue(KeepsState[State]):
         return self._scripted(state)
 
     def _scripted(self, state: State) -> Operation:
-        """What the entries in view answer."""
+        """The answer that the entries in view give."""
         assert state.question is not None
         return Operation(kind=ANSWER, text=answer_from(self._in_view(state), state.question, state.story.topics))
 
@@ -225,7 +228,7 @@ class MemoryDialogue(KeepsState[State]):
         return selection(self._in_view(state), state.question, state.story.topics)
 
     def _remember(self, state: State, given: Operation | None) -> tuple[State, bool, dict[str, Any]]:
-        """After an operation on the memory, whether it could be read, and what is told of it."""
+        """The state after an operation on the memory, whether the operation could be read, and its `info`."""
         wanted = maintain(state.bank, state.story, state.place)
         readable = given is not None and given.kind in OPERATIONS
         bank, fault = state.bank.apply(given) if readable and given is not None else (state.bank, "cannot read that")
@@ -236,7 +239,7 @@ class MemoryDialogue(KeepsState[State]):
         return state, readable, told
 
     def _respond(self, state: State, given: Operation | None) -> tuple[State, bool, dict[str, Any]]:
-        """After a selection or an answer, whether it could be read, and what is told of it."""
+        """The state after a selection or an answer, whether it could be read, and its `info`."""
         if given is not None and given.kind == ANSWER:
             after, question = self._answered(state, given), state.question
             assert question is not None
@@ -266,7 +269,7 @@ class MemoryDialogue(KeepsState[State]):
 
     # ---- observations -------------------------------------------------------------------------------------
     def _in_view(self, state: State) -> tuple[Entry, ...]:
-        """The entries that are shown: those that were selected, else the related ones."""
+        """The entries that are shown: the selected ones, else those related to the sentence or the question."""
         if state.chosen:
             return tuple(entry for entry in state.bank.entries if entry[0] in state.chosen)
         if not self._shown:
@@ -274,7 +277,7 @@ class MemoryDialogue(KeepsState[State]):
         words: list[str] = []
         if state.event is not None:
             words = [state.event.text, state.event.topic.name if state.event.topic is not None else ""]
-        elif state.question is not None:  # a good retriever knows that who lives has a home, so topics are named
+        elif state.question is not None:  # with the topics, since a good retriever would find `home` for "live"
             words = [state.question.text, *(topic.name for topic in state.question.topics)]
         return state.bank.related(" ".join(words), self._shown)
 
@@ -295,20 +298,21 @@ class MemoryDialogue(KeepsState[State]):
         )
 
     def _legal(self, state: State) -> list[str]:
-        """Operations with the sentence's words, or selections of one entry and answers with the entries' words."""
+        """Operations with the words of the sentence, or selections of one entry and answers with words of entries."""
         found = choices(self._in_view(state), state.event, state.story.topics)
         if state.event is None and (not self._select or state.chosen is not None):
             found = [one for one in found if one.kind == ANSWER]
         return sorted({write(one, self._style) for one in [*found, self._best(state)]})
 
 
-# ---- what is told -----------------------------------------------------------------------------------------
+# ---- parameters, info and checks --------------------------------------------------------------------------
 def _plan(world: Mapping[str, Any]) -> Plan:
     return Plan(**{**world, "kinds": tuple(world["kinds"])})
 
 
 def _no_worse(state: State, bank: Bank) -> bool:
-    """Whether the bank is right about the sentence's topic, and about all others that it was right about before."""
+    """Whether the bank is right about the sentence's topic and about all topics that it was right about before, and has
+    no more entries without a topic."""
     story, believed = state.story, state.story.heard[state.place + 1]
     topic = state.event.topic if state.event is not None else None
     was, now = (recall(one.entries, story.topics) for one in (state.bank, bank))
@@ -321,7 +325,7 @@ def _no_worse(state: State, bank: Bank) -> bool:
 
 
 def _standing(state: State) -> dict[str, Any]:
-    """How the episode stands."""
+    """The `info` of the episode so far."""
     return {
         "success": state.over and all(state.right),
         "entries": len(state.bank),
@@ -335,6 +339,6 @@ def _refuse_impossible(kinds: tuple[Kind, ...], repeats: float, chatter: float) 
     refuse.when_empty(KINDS, kinds=kinds)
     refuse.when(
         repeats + chatter >= 1,
-        f"`repeats` and `chatter` are {repeats:g} and {chatter:g}: nothing new would ever be said.",
-        "Let both together stay below 1.",
+        f"`repeats` is {repeats:g} and `chatter` is {chatter:g}: no sentence would say anything new.",
+        "Keep their sum below 1.",
     )

@@ -1,1 +1,1 @@
-"""Prover: theorems of intuitionistic propositional logic, proved tactic by tactic. `world` has the environment."""
+"""Prover: prove theorems of intuitionistic propositional logic by tactics. `world` has the environment."""

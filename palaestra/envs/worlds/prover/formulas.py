@@ -1,7 +1,4 @@
-"""Formulas of propositional logic: their shape, how they are written, and how they are read.
-
-Knows syntax. Knows nothing of proofs.
-"""
+"""Formulas of propositional logic, and how they are written and read."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from typing import Literal
 Operator = Literal["atom", "false", "->", "&", "|"]
 BINDING = {"->": 1, "|": 2, "&": 3}  # higher binds tighter
 NOT = 4
-LONGEST, DEEPEST = 400, 40  # characters and brackets of a formula that is read
+LONGEST, DEEPEST = 400, 40  # most characters and deepest nesting of a formula that is read
 TOKEN = re.compile(r"\s*(->|[&|~()]|[a-z]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """An atom with a name, falsity, or an operator with two parts. Negation is `… -> false`."""
+    """An atom with a name, falsity, or an operator with two parts. The negation of A is `A -> false`."""
 
     op: Operator
     parts: tuple[Formula, ...] = ()
@@ -29,14 +26,14 @@ class Formula:
         object.__setattr__(self, "_hash", hash((self.op, self.parts, self.name)))
 
     def __hash__(self) -> int:
-        return self._hash  # computed once: searches ask for it all the time
+        return self._hash  # computed once, because searches need it very often
 
     def __str__(self) -> str:
         return write(self)
 
     @property
     def size(self) -> int:
-        """How many operators it has."""
+        """Number of operators."""
         return len(self.parts) // 2 + sum(part.size for part in self.parts)
 
 
@@ -49,12 +46,15 @@ def atom(name: str) -> Formula:
 
 
 def implies(left: Formula, right: Formula) -> Formula:
-    """left -> right"""
+    """The formula `left -> right`."""
     return Formula("->", (left, right))
 
 
 def write(formula: Formula, outside: int = 0) -> str:
-    """With as few brackets as can be; `->` groups to the right, `&` and `|` to the left.
+    """The text of a formula, with as few brackets as possible. `->` groups to the right, `&` and `|` to the left.
+
+    Args:
+        outside: how tightly the operator around the formula binds.
 
     >>> write(implies(implies(atom("p"), atom("q")), implies(atom("p"), FALSE)))
     '(p -> q) -> ~p'
@@ -73,7 +73,7 @@ def write(formula: Formula, outside: int = 0) -> str:
 
 
 def read(text: str) -> Formula | None:
-    """The formula; None, if it is none.
+    """The formula that a text means. None if the text is not a formula.
 
     >>> str(read("p & q | ~r -> false"))
     '~(p & q | ~r)'
@@ -89,7 +89,7 @@ def read(text: str) -> Formula | None:
 
 
 class _Unreadable(Exception):
-    """No formula begins here."""
+    """The tokens do not begin with a formula."""
 
 
 def _tokens(text: str) -> list[str] | None:

@@ -1,7 +1,4 @@
-"""Problems: provable formulas drawn from a seed, plain or composed of others.
-
-Knows formulas and how long their shortest proofs are. Knows nothing of tasks or texts.
-"""
+"""Theorems of the prover: provable formulas drawn from a seed, plain or composed of smaller theorems."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ TRIES = 8000
 
 
 def draw_formula(size: int, atoms: int, draw: random.Random) -> Formula:
-    """A formula with `size` operators over the first `atoms` atoms, implications most often."""
+    """A random formula with `size` operators over the first `atoms` atoms. `SHARES`: probabilities of operators."""
     if size == 0:
         return atom(ATOMS[draw.randrange(atoms)])
     op = draw.choices(OPERATORS, cum_weights=BELOW)[0]
@@ -37,7 +34,7 @@ def draw_formula(size: int, atoms: int, draw: random.Random) -> Formula:
 
 
 def instance(formula: Formula, name: str, by: Formula) -> Formula:
-    """The formula with every atom of a name replaced: what was provable still is."""
+    """The formula with every atom of this name replaced by `by`. A provable formula stays provable."""
     if formula.op == "atom":
         return by if formula.name == name else formula
     return replace(formula, parts=tuple(instance(part, name, by) for part in formula.parts))
@@ -47,16 +44,17 @@ def instance(formula: Formula, name: str, by: Formula) -> Formula:
 def problem(
     size: tuple[int, int], atoms: int, steps: tuple[int, int], composed: bool, seed: int
 ) -> tuple[Formula, int]:
-    """A provable formula of the seed's half, whose shortest proof has a number of tactics in `steps`, and that number.
+    """The theorem of a seed, and the number of tactics of its shortest proof, which lies in `steps`.
 
-    Even seeds, those of training, have formulas that belong to the part "train"; odd seeds have all others.
+    Even seeds are those of training: their theorems belong to the part "train". Odd seeds have all other theorems.
 
-    The number is drawn first, evenly; then formulas are drawn until one has it, for a while; then until one is inside.
+    A wanted number of tactics is drawn evenly. The first quarter of the tries looks for a theorem with this number; the
+    other tries accept every number in `steps`.
 
     Args:
-        size: fewest and most operators. composed: of two theorems, one inside an instance of the other.
+        size: fewest and most operators. composed: whether the theorem is built from smaller ones.
 
-    Raises: RecipeError, if none of many formulas is such.
+    Raises: RecipeError, if no try finds such a theorem.
     """
     draw = random.Random(derive(seed, "problem"))
     wanted = draw.randint(*steps)
@@ -70,14 +68,15 @@ def problem(
             return formula, length
     raise RecipeError(
         where="environment: prover",
-        what=f"no theorem with {size[0]}–{size[1]} operators and a shortest proof of {steps[0]}–{steps[1]} was found.",
+        what=f"none of {TRIES:,} random formulas with `size` {size[0]} to {size[1]} has a shortest proof of {steps[0]} "
+        f"to {steps[1]} tactics.",
         remedy="A proof of n tactics needs about n operators: raise `size`, or lower `steps`.",
     )
 
 
 @functools.lru_cache(maxsize=100_000)
 def _length(formula: Formula, most: int) -> int | None:
-    """Tactics of a shortest proof; None if it takes more than `most`."""
+    """Number of tactics of a shortest proof. None if it takes more than `most`."""
     proof = shortest(Goal((), formula), most)
     return None if proof is None else len(proof)
 
@@ -87,7 +86,7 @@ def _drawn(size: tuple[int, int], atoms: int, draw: random.Random) -> Formula:
 
 
 def _composed(size: tuple[int, int], atoms: int, draw: random.Random) -> Formula:
-    """A theorem whose atom is replaced by something, under another theorem: A & B, or A -> B."""
+    """`A & B` or `(A -> c) -> c`. A is a theorem in which the formula c replaces an atom, and B is another theorem."""
     first, second = (_theorem(size, atoms, draw) for _ in range(2))
     small = draw_formula(1, atoms, draw)
     first = instance(first, ATOMS[draw.randrange(atoms)], small)

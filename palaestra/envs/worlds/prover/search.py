@@ -1,7 +1,4 @@
-"""Two provers: a decision procedure, and a search for a shortest proof by tactics.
-
-Knows formulas and tactics. Knows nothing of tasks or texts.
-"""
+"""Proof search for the prover: whether a formula can be proved, and its shortest proof by tactics."""
 
 from __future__ import annotations
 
@@ -12,14 +9,17 @@ from palaestra.envs.worlds.prover.formulas import FALSE, Formula, implies
 from palaestra.envs.worlds.prover.tactics import Goal, choices, use
 
 Given = frozenset[Formula]
-MANY = 10**6
+MANY = 10**6  # more tactics than any search tries
 
 
 # ---- decision ---------------------------------------------------------------------------------------------
 @functools.lru_cache(maxsize=200_000)
 def provable(given: Given, show: Formula) -> bool:
-    """Whether the formula follows intuitionistically: a sequent calculus without contraction, which always ends
-    (Dyckhoff 1992). Each rule's premises are smaller; rules that lose nothing are used first."""
+    """Whether `show` follows from `given` in intuitionistic logic.
+
+    Uses a sequent calculus without contraction (Dyckhoff 1992). The premises of each rule are smaller than its
+    conclusion, by the measure of that paper, so the search always ends. Invertible rules are used first.
+    """
     if show in given or FALSE in given:
         return True
     for one in given:
@@ -36,7 +36,7 @@ def provable(given: Given, show: Formula) -> bool:
 
 
 def _simpler(one: Formula, given: Given) -> Iterable[Given] | None:
-    """What a hypothesis is replaced by where nothing is lost; None where this one has no such rule."""
+    """The premises of an invertible rule for the hypothesis `one`, or None if it has no such rule."""
     rest = given - {one}
     match one.op:
         case "&":
@@ -57,7 +57,7 @@ def _simpler(one: Formula, given: Given) -> Iterable[Given] | None:
 
 
 def _by_nested(one: Formula, given: Given, show: Formula) -> bool:
-    """Whether (A -> B) -> C helps: B -> C gives A -> B, and C gives what is to be shown."""
+    """Whether a hypothesis (A -> B) -> C proves `show`: A -> B must follow from B -> C, and `show` from C."""
     if one.op != "->" or one.parts[0].op != "->":
         return False
     (left, middle), right, rest = one.parts[0].parts, one.parts[1], given - {one}
@@ -66,10 +66,10 @@ def _by_nested(one: Formula, given: Given, show: Formula) -> bool:
 
 # ---- shortest proofs --------------------------------------------------------------------------------------
 def shortest(goal: Goal, most: int) -> list[str] | None:
-    """The fewest tactics that prove a goal, without `have`; None if it takes more than `most`.
+    """A shortest proof of a goal, without the tactic `have`. None if it takes more than `most` tactics.
 
-    Deepening: first all proofs of one tactic, then of two … A proof's length counts those of all the goals that it
-    opens. Of several shortest ones the first in the order of `choices` is given.
+    Iterative deepening: all proofs of one tactic are tried, then those of two, and so on. The length of a proof counts
+    the tactics of all goals that it opens. Of several shortest proofs, the first in the order of `choices` is returned.
     """
     if not provable(frozenset(goal.names.values()), goal.show):
         return None
@@ -78,13 +78,13 @@ def shortest(goal: Goal, most: int) -> list[str] | None:
 
 
 class _Search:
-    """Remembers with how many tactics what could not be shown from which formulas, whatever their names."""
+    """Remembers, for hypotheses (whatever their names) and a formula, how many tactics were not enough to prove it."""
 
     def __init__(self) -> None:
         self._failed: dict[tuple[Given, Formula], int] = {}
 
     def within(self, goal: Goal, budget: int) -> list[str] | None:
-        """A proof of at most `budget` tactics."""
+        """A proof of at most `budget` tactics, or None."""
         place = frozenset(formula for _, formula in goal.given), goal.show
         if budget <= self._failed.get(place, 0):
             return None
@@ -101,7 +101,7 @@ class _Search:
         return None
 
     def _all(self, goals: tuple[Goal, ...], budget: int) -> list[str] | None:
-        """Proofs of all goals, one after another: the first of them gets as little as it needs."""
+        """Shortest proofs of all goals, one after another, with at most `budget` tactics together. None if too few."""
         if not goals:
             return []
         for own in range(1, budget - len(goals) + 2):

@@ -1,6 +1,6 @@
-"""The checker: what each tactic does to the first open goal, or why it cannot be used. Sound for intuitionistic logic.
+"""The checker of the prover: applies a tactic to the first open goal, or tells why it cannot be used.
 
-Knows goals and formulas. Knows nothing of which tactic is good.
+It is sound for intuitionistic logic.
 """
 
 from __future__ import annotations
@@ -15,59 +15,57 @@ from palaestra.envs.worlds.prover.formulas import FALSE, Formula, read
 
 NAME = re.compile(r"[a-z][a-z0-9]*")
 UNREADABLE = "no such tactic"
-MOST_GOALS, MOST_NAMES = 32, 64  # a proof that needs more is none of ours
-
-
+MOST_GOALS, MOST_NAMES = 32, 64  # limits of a proof; shortest proofs of the drawn theorems stay below them
 BY_SHOWN = {"->": ("intro",), "&": ("split",), "|": ("left", "right")}
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be shown from what: named hypotheses, in the order in which they came, and a formula."""
+    """A formula to prove, and the named hypotheses in the order in which they came."""
 
     given: tuple[tuple[str, Formula], ...]
     show: Formula
 
     @property
     def names(self) -> dict[str, Formula]:
-        """Hypothesis by name; a newer one hides an older one of its name."""
+        """The hypotheses by name. A newer one hides an older one of the same name."""
         return dict(self.given)
 
     def fresh(self, count: int = 1) -> list[str]:
-        """The next names that are not taken: a, b, …, z, a1, b1, …"""
+        """The next free names, in the order a, b, …, z, a1, b1, …"""
         taken = {name for name, _ in self.given}
         rounds = range(MOST_NAMES)
         names = (f"{letter}{number or ''}" for number in rounds for letter in string.ascii_lowercase)
         return list(itertools.islice((name for name in names if name not in taken), count))
 
     def having(self, *new: tuple[str, Formula], show: Formula | None = None) -> Goal:
-        """With further hypotheses, and another formula to show."""
+        """The goal with further hypotheses and, if `show` is given, another formula to prove."""
         hidden = {name for name, _ in new}
         kept = tuple(pair for pair in self.given if pair[0] not in hidden)
         return Goal((*kept, *new), self.show if show is None else show)
 
     def without(self, name: str) -> Goal:
-        """Without a hypothesis."""
+        """The goal without this hypothesis."""
         return Goal(tuple(pair for pair in self.given if pair[0] != name), self.show)
 
 
 class Refused(Exception):
-    """The tactic cannot be used here; the text says why."""
+    """A tactic cannot be used here. The message tells the agent why."""
 
 
 def use(goals: Sequence[Goal], text: str) -> tuple[Goal, ...]:
-    """The open goals after a tactic on the first of them; none left: the theorem is proved.
+    """The open goals after a tactic on the first of them. If none is left, the theorem is proved.
 
-        intro [x]          show A -> B: have x : A, show B
-        exact h            h is what is to be shown
-        apply h            h : A -> … -> G with G to be shown: show A, …
-        split              show A & B: show A, show B
-        left, right        show A | B: show A, or show B
-        cases h [x y]      h : A & B: have x : A, y : B; h : A | B: twice, once with each; h : false: done
-        exfalso            show false instead
-        have x : F         show F, then go on with x : F
+        intro [x]          to prove A -> B: add x : A, prove B
+        exact h            h is the formula to prove: done
+        apply h            h is A -> … -> G, and G is the formula to prove: prove A, …
+        split              to prove A & B: prove A, prove B
+        left, right        to prove A | B: prove A, or prove B
+        cases h [x y]      h is A & B: add x : A, y : B; h is A | B: two goals, one with A, one with B; h is false: done
+        exfalso            prove false instead
+        have x : F         prove F, then go on with x : F
 
-    Raises: Refused.
+    Raises: Refused, if the tactic cannot be read or used.
     """
     goal, rest = goals[0], tuple(goals[1:])
     new = (*_open(goal, text), *rest)
@@ -152,7 +150,7 @@ def _have(goal: Goal, text: str) -> tuple[Goal, ...]:
 
 
 def choices(goal: Goal) -> list[str]:
-    """Every tactic that can be used on a goal, `have` and names of one's own left out."""
+    """The tactics that change a goal, without `have` and without names for new hypotheses. Empty in a dead end."""
     show = goal.show
     found = list(BY_SHOWN.get(show.op, ()))
     found += ["exfalso"] if show != FALSE else []

@@ -1,7 +1,4 @@
-"""Wordings: how tactics, operators and atoms are called. The rules are the same in all of them.
-
-Knows tokens of texts. Knows nothing of what they mean.
-"""
+"""Wordings of the prover: the words for tactics, operators and atoms. The logic is the same in all of them."""
 
 from __future__ import annotations
 
@@ -18,21 +15,21 @@ PAIRS = {
     "false": "absurd", "p": "x", "q": "y", "r": "z", "s": "w", "intro": "assume", "exact": "by", "apply": "from",
     "split": "both", "left": "first", "right": "second", "cases": "open", "exfalso": "clash", "have": "claim",
 }  # fmt: skip
-OTHER_WORDS = PAIRS | {other: own for own, other in PAIRS.items()}  # the usual words mean nothing there
+OTHER_WORDS = PAIRS | {other: own for own, other in PAIRS.items()}  # both ways, so that the usual words mean nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How the checker's tokens are shown, and how what is written is read back."""
+    """Replaces the checker's tokens by shown words, and back. `shown`: token → word."""
 
     shown: Mapping[str, str]
 
     def show(self, text: str) -> str:
-        """In this wording."""
+        """The text in this wording."""
         return _replaced(text, self.shown)
 
     def read(self, text: str) -> str:
-        """Back in the checker's own tokens."""
+        """The text in the checker's tokens."""
         return _replaced(text, {shown.strip(): own for own, shown in self.shown.items()})
 
 

@@ -1,6 +1,6 @@
-"""The environment `prover`: tasks, tactics, rewards.
+"""The environment `prover`: its tasks, observations, rewards and expert.
 
-Knows goals and wordings. The checker is `tactics`, the expert `search`, theorems come from `problems`.
+`problems` draws the theorems, `tactics` checks proofs, and `search` finds the expert's proofs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
 Range = tuple[PositiveInt, PositiveInt]
-REACH = 16  # tactics that the expert looks ahead, at most
+REACH = 16  # most tactics of a proof that the expert can find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one proof is. Frozen: a snapshot is the state itself."""
+    """The state of one proof. It is frozen, so a snapshot needs no copy."""
 
     theorem: Formula
-    steps: int  # of a shortest proof
+    steps: int  # tactics of its shortest proof
     seed: int
     goals: tuple[Goal, ...]
     fault: str = ""
@@ -45,26 +45,30 @@ class State:
 class Prover(KeepsState[State]):
     """Prove a theorem of intuitionistic propositional logic by tactics, one goal after another.
 
-    `a: p -> q; b: p |- q` shows what is given and what is to be shown; tactics work on the first open goal. `intro`
-    takes the left side of an implication as given, `exact a` is the end of a goal that is given, `apply a` uses an
-    implication backwards, `split`, `left` and `right` go into `&` and `|`, `cases a` takes a given `&` or `|` apart
-    (and ends the goal where `false` is given), `exfalso` shows `false` instead, `have x : p & q` proves something
-    in between. Names of one's own may stand behind `intro` and `cases`; else the next free letters are taken.
-    `~p` is `p -> false`. What cannot be used is refused with a reason, and nothing changes.
+    The observation `a: p -> q; b: p |- q` shows two hypotheses, `a` and `b`, and behind `|-` the formula to prove. A
+    tactic works on the first open goal. `intro` makes the left side of an implication a hypothesis. `exact a` proves a
+    goal that is the hypothesis `a`. `apply a` uses an implication backwards. `split` opens a goal for each side of `&`;
+    `left` and `right` choose a side of `|`. `cases a` takes a hypothesis with `&` or `|` apart; it proves the goal if
+    `a` is `false`. `exfalso` makes `false` the formula to prove. `have x : p & q` opens a goal for this formula, which
+    is a hypothesis afterwards. Names for new hypotheses may follow `intro` and `cases`; without them the next free
+    letters are used. `~p` means `p -> false`. A tactic that cannot be used is refused with a reason and changes
+    nothing.
 
     Args:
         size: fewest and most operators of a theorem. Higher: longer texts. Usual: 2 to 6.
         steps: fewest and most tactics of a shortest proof, mixed evenly. Higher: rarer success. Usual: 3 to 8.
-        atoms: different letters, 1–4. Fewer: more theorems hold for a trivial reason. Usual: 3.
-        composed: theorems are made of two others, one of them inside an instance of the first.
+        atoms: number of different letters, 1–4. Lower: more theorems hold for a trivial reason. Usual: 3.
+        composed: build each theorem from smaller theorems: `A & B`, or `(A -> c) -> c`.
         symbols: "signs", "words" (`p implies q`) or "renamed" (other words for tactics, operators and letters).
-        noise: probability that a tactic is lost, as if the checker had run out of time.
+        noise: probability that a tactic has no effect, as if the checker had run out of time.
         max_turns: turns until the episode is cut off. Usual: twice the longest proof.
 
-    Reward: 1 when no goal is left, else 0. `info` tells `process`, 1 for a tactic after which a shortest proof is
-    shorter, `executable`, 0 for what is refused or cannot be read, and `stratum`, the tactics of a shortest proof.
-    The expert finds a shortest proof from any state that has one of at most 16 tactics; a state that has none (after
-    `left` where only `right` is true) it cannot mend.
+    Reward: 1 when no goal is left, else 0. A step's `info` has `process` (1 if the tactic makes the shortest remaining
+    proof shorter), `executable` (0 for a tactic that is refused, lost by `noise` or unreadable) and `stratum` (the
+    number of tactics of the theorem's shortest proof).
+
+    The expert finds a shortest proof of each goal that has one of at most 16 tactics. It cannot repair a state in which
+    a goal has no proof, such as after `left` where only `right` can be proved.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -86,14 +90,14 @@ class Prover(KeepsState[State]):
         refuse.when_reversed(size=size, steps=steps)
         refuse.when(
             size[1] > 20,
-            f"theorems of {size[1]} operators take too long to prove.",
-            "Keep `size` at 20 or below; `composed` makes longer ones of short ones.",
+            f"`size` allows theorems of {size[1]} operators, and beyond 20 operators a proof takes too long to find.",
+            "Set its second number to 20 or less. `composed: true` joins short theorems into longer ones.",
         )
         self._params = {"size": list(size), "steps": list(steps), "atoms": atoms, "composed": composed}
         self._wording, self._noise, self._max_turns = WORDINGS[symbols], noise, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` theorems; no split has one of another."""
+        """`n` theorems. Training and evaluation share none."""
         return seeded_tasks("prover", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
@@ -101,7 +105,7 @@ class Prover(KeepsState[State]):
         return str(self._theorem(task.seed, task.params)[0])
 
     def difficulty(self, task: Task) -> float:
-        """Tactics of a shortest proof."""
+        """Number of tactics of a shortest proof."""
         return float(self._theorem(task.seed, task.params)[1])
 
     def reset(self, task: Task) -> StepResult:
@@ -130,10 +134,10 @@ class Prover(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The next tactic of a shortest proof of the first goal; where none is known, the first that can be used."""
+        """The next tactic of a shortest proof of the first goal. If no proof is known, the first possible tactic."""
         goal = self.state.goals[0]
         proof = _proof(goal)
-        return Action(text=self._wording.show(proof[0] if proof else choices(goal)[0]))
+        return Action(text=self._wording.show(proof[0] if proof else _usable(goal)[0]))
 
     # ---- playing ------------------------------------------------------------------------------------------
     def _theorem(self, seed: int, params: Mapping[str, Any] | None = None) -> tuple[Formula, int]:
@@ -141,7 +145,7 @@ class Prover(KeepsState[State]):
         return problem(tuple(p["size"]), p["atoms"], tuple(p["steps"]), p["composed"], seed)
 
     def _try(self, state: State, text: str, *, lost: bool) -> tuple[State, bool]:
-        """The state after a tactic, and whether it could be read."""
+        """The state after a tactic, and whether the tactic could be read."""
         try:
             after = replace(state, goals=use(state.goals, text), fault="")
         except Refused as refused:
@@ -154,13 +158,16 @@ class Prover(KeepsState[State]):
         given = "; ".join(f"{name}: {formula}" for name, formula in goal.given)
         more = f". goals after it: {len(state.goals) - 1}" if len(state.goals) > 1 else ""
         shown = self._wording.show(f"{given} |- {goal.show}".strip())
-        # A goal in which nothing can be used is shown with a tactic that will be refused: an agent must act.
-        legal = [self._wording.show(text) for text in choices(goal)] or [self._wording.show("exfalso")]
         return Observation(
             text=(f"error: {state.fault}. " if state.fault else "") + shown + more,
-            legal=legal,
+            legal=[self._wording.show(text) for text in _usable(goal)],
             state_key=f"{state.theorem}/" + " ; ".join(f"{one.given} {one.show}" for one in state.goals),
         )
+
+
+def _usable(goal: Goal) -> list[str]:
+    """The tactics that an agent may use on a goal. In a dead end this is `exfalso`, since an agent must act."""
+    return choices(goal) or ["exfalso"]
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -170,6 +177,6 @@ def _proof(goal: Goal) -> tuple[str, ...] | None:
 
 
 def _left(state: State) -> float:
-    """Tactics that are still needed."""
+    """How many tactics are still needed. A goal without a known proof counts as one more than the expert can find."""
     proofs = [_proof(goal) for goal in state.goals]
     return float(sum(len(proof) if proof is not None else REACH + 1 for proof in proofs))

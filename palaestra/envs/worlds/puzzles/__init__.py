@@ -1,1 +1,1 @@
-"""Puzzles on grids of signs: Frozen Lake, Sokoban, Minesweeper. `world` has the environment."""
+"""Puzzles on grids of signs: Frozen Lake, Sokoban and Minesweeper. `world` has the environment."""

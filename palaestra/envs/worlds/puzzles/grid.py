@@ -1,7 +1,4 @@
-"""What the puzzles share: places, sides, and what a puzzle must know of itself.
-
-Knows grids. Knows no game's rules.
-"""
+"""What the puzzles share: the protocol of a game, places on a grid, and a search for a shortest way."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ SIDES: dict[str, Place] = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left
 
 
 class Game(Protocol):
-    """One kind of puzzle. A board is a frozen value that holds everything; every function is pure.
+    """One kind of puzzle. A board is a frozen value that holds the whole state, and no method changes it.
 
     Attributes:
-        name: of the game. signs: canonical signs of a board, each with its meaning.
+        name: name of the game. signs: canonical sign → its meaning.
     """
 
     name: str
@@ -28,9 +25,11 @@ class Game(Protocol):
         ...
 
     def act(self, board: Any, text: str, *, chance: float) -> Any:
-        """The board afterwards. `chance`, in [0, 1): below the noise of the world the act goes wrong.
+        """The board after an act.
 
-        A negative `chance` never does.
+        Args:
+            chance: a random number in [0, 1). The act goes wrong if it is below the option `noise`. With a negative
+                number the act never goes wrong.
         """
         ...
 
@@ -44,25 +43,25 @@ class Game(Protocol):
 
 
 def beside(place: Place, side: str, steps: int = 1) -> Place:
-    """So many places away, on that side."""
+    """The place `steps` places away on this side."""
     down, right = SIDES[side]
     return place[0] + steps * down, place[1] + steps * right
 
 
 def inside(place: Place, size: int) -> bool:
-    """Whether a square grid has this place."""
+    """Whether a square grid of this size has the place."""
     return 0 <= place[0] < size and 0 <= place[1] < size
 
 
 def around(place: Place, size: int) -> list[Place]:
-    """The up to eight places around one."""
+    """The places around one, at most eight."""
     row, column = place
     near = ((row + down, column + right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
     return [other for other in near if inside(other, size)]
 
 
 def toward(start: Place, end: Place) -> str:
-    """Where a place is from here: `down 2 right 1`, `here`.
+    """Where `end` lies, seen from `start`, such as `down 2 right 1` or `here`.
 
     >>> toward((1, 3), (3, 3))
     'down 2'
@@ -80,10 +79,11 @@ def shortest_way(
     *,
     most: int = 200_000,
 ) -> list[str] | None:
-    """The acts of a shortest way from one state to a wanted one; None without one, or beyond `most` states.
+    """The acts of a shortest way from `start` to a state that is `done`. None if there is none, or if the search meets
+    more than `most` states.
 
     Args:
-        steps: the acts that change a state, each with the state it leads to. Of equally short ways the first counts.
+        steps: gives the acts that change a state, each with the next state. Of equally short ways, the first is taken.
     """
     came: dict[Any, tuple[Any, str] | None] = {start: None}
     ring = [start]

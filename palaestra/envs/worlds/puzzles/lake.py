@@ -1,7 +1,4 @@
-"""Frozen Lake: walk over ice to the goal and into no hole; the ice may be slippery.
-
-Knows its own rules. Knows nothing of texts beside its board, or of rewards.
-"""
+"""Frozen Lake: walk over ice, which may be slippery, to the goal, and avoid the holes."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from palaestra.data import derive
 from palaestra.envs.worlds.puzzles.grid import SIDES, Place, beside, inside, shortest_way, toward
 
 HOLES = 0.25  # share of places
-LEAST = 3  # moves of a shortest way
+LEAST = 3  # fewest moves of a shortest way
 
 
 @dataclass(frozen=True, slots=True)
 class Ice:
-    """The lake and where one stands."""
+    """The lake and the agent's place."""
 
     size: int
     holes: frozenset[Place]
@@ -36,7 +33,7 @@ class Lake:
         self._noise = noise
 
     def draw(self, size: int, seed: int) -> Ice:
-        """The first lake drawn on which a way of at least three moves leads to the goal."""
+        """The first random lake whose shortest way to the goal has at least `LEAST` moves."""
         generator = np.random.default_rng(derive(seed, self.name))
         while True:
             spots = [(int(s) // size, int(s) % size) for s in generator.permutation(size * size)]
@@ -47,11 +44,11 @@ class Lake:
                 return ice
 
     def acts(self, board: Ice) -> tuple[str, ...]:
-        """The four sides."""
+        """The four moves."""
         return tuple(SIDES)
 
     def act(self, board: Ice, text: str, *, chance: float) -> Ice:
-        """One place to that side; where the ice is slippery, to the left or to the right of it."""
+        """Move one place to this side. An agent that slips moves to the left or to the right of it instead."""
         if 0 <= chance < self._noise:
             sides = list(SIDES)
             text = sides[(sides.index(text) + (1 if chance < self._noise / 2 else 3)) % 4]
@@ -59,11 +56,11 @@ class Lake:
         return replace(board, at=there) if inside(there, board.size) else board
 
     def solved(self, board: Ice) -> bool:
-        """Whether the goal is reached."""
+        """Whether the agent is at the goal."""
         return board.at == board.goal
 
     def lost(self, board: Ice) -> bool:
-        """Whether one is in a hole."""
+        """Whether the agent is in a hole."""
         return board.at in board.holes
 
     def expert(self, board: Ice) -> str | None:
@@ -72,7 +69,7 @@ class Lake:
         return way[0] if way else None
 
     def rows(self, board: Ice) -> list[list[str]]:
-        """Row by row."""
+        """The signs of the board, row by row."""
 
         def sign(place: Place) -> str:
             return "@" if place == board.at else "g" if place == board.goal else "o" if place in board.holes else "."
@@ -80,7 +77,7 @@ class Lake:
         return [[sign((row, column)) for column in range(board.size)] for row in range(board.size)]
 
     def brief(self, board: Ice) -> str:
-        """Where the goal is, what is beside, and where holes are beyond that."""
+        """Where the goal is, then what lies one place and two places away on each side."""
 
         def tile(place: Place) -> str:
             return "hole" if place in board.holes else "ice" if inside(place, board.size) else "edge"

@@ -1,6 +1,6 @@
-"""Minesweeper: reveal every place without a mine; numbers tell how many mines are around. No guess is ever needed.
+"""Minesweeper: reveal every place without a mine. A number tells how many mines are around its place.
 
-Knows its own rules, and a solver that proves places safe. Knows nothing of texts beside its board, or of rewards.
+Every field can be solved without a guess: `safe_places` proves which places are safe.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from palaestra.data import derive
 from palaestra.envs.worlds.puzzles.grid import Place, around
 
 MINES = 0.15  # share of places
-LEAST = 2  # acts of a solution
-TOGETHER = 16  # unknown places that are thought through at once
+LEAST = 2  # fewest acts of a solution
+TOGETHER = 16  # most unknown places whose arrangements are all tried
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Mines, what was revealed, and flags."""
+    """The mines, the revealed places and the flags."""
 
     size: int
     mines: frozenset[Place]
@@ -30,12 +30,12 @@ class Field:
     flags: frozenset[Place] = frozenset()
 
     def number(self, place: Place) -> int:
-        """Mines around a place."""
+        """Number of mines around a place."""
         return len(self.mines & set(around(place, self.size)))
 
 
 class Mines:
-    """The rules of Minesweeper. The first place is revealed at the start."""
+    """The rules of Minesweeper. A first place is revealed at the start."""
 
     name = "mines"
     signs = {"?": "unknown", "f": "flag", "x": "mine", **{str(n): f"{n} mines around" for n in range(9)}}
@@ -44,7 +44,7 @@ class Mines:
         self._noise = noise
 
     def draw(self, size: int, seed: int) -> Field:
-        """The first field drawn that can be solved without a guess, in at least two acts."""
+        """The first random field that can be solved without a guess and needs at least `LEAST` acts."""
         generator = np.random.default_rng(derive(seed, self.name))
         while True:
             spots = [(int(s) // size, int(s) % size) for s in generator.permutation(size * size)]
@@ -55,12 +55,12 @@ class Mines:
                 return field
 
     def acts(self, board: Field) -> tuple[str, ...]:
-        """Reveal or flag any place."""
+        """`reveal` and `flag` for each place."""
         places = [f"{row} {column}" for row in range(board.size) for column in range(board.size)]
         return tuple(f"{word} {place}" for word in ("reveal", "flag") for place in places)
 
     def act(self, board: Field, text: str, *, chance: float) -> Field:
-        """Reveal a place, and all around it where no mine is near; or put up a flag, or take it down."""
+        """Reveal a place, and all places around it if no mine is near. Or set a flag, or remove it."""
         word, row, column = text.split()
         place = int(row), int(column)
         if 0 <= chance < self._noise or place in board.revealed:
@@ -68,7 +68,7 @@ class Mines:
         return opened(board, place) if word == "reveal" else replace(board, flags=board.flags ^ {place})
 
     def solved(self, board: Field) -> bool:
-        """Whether everything but mines is revealed."""
+        """Whether every place without a mine is revealed, and no mine is."""
         return not self.lost(board) and len(board.revealed) == board.size**2 - len(board.mines)
 
     def lost(self, board: Field) -> bool:
@@ -76,12 +76,13 @@ class Mines:
         return bool(board.mines & board.revealed)
 
     def expert(self, board: Field) -> str | None:
-        """Reveal the first place that is proven safe by what is shown; it does not look at the mines."""
+        """Reveal the first place that the shown numbers prove safe. None if they prove none. The solver does not see
+        the mines, only how many there are."""
         place = next(iter(safe_places(board.size, seen(board), len(board.mines))), None)
         return None if place is None else f"reveal {place[0]} {place[1]}"
 
     def rows(self, board: Field) -> list[list[str]]:
-        """Row by row."""
+        """The signs of the board, row by row."""
 
         def sign(place: Place) -> str:
             if place not in board.revealed:
@@ -91,7 +92,7 @@ class Mines:
         return [[sign((row, column)) for column in range(board.size)] for row in range(board.size)]
 
     def brief(self, board: Field) -> str:
-        """The numbers that still have unknown places around them, each with these places."""
+        """The number of mines, then each shown number that has unknown places around it, with these places."""
         told = []
         for place in sorted(board.revealed):
             unknown = [near for near in around(place, board.size) if near not in board.revealed]
@@ -101,7 +102,7 @@ class Mines:
         return " ".join([f"{len(board.mines)} mines.", *dict.fromkeys(told)])
 
     def _acts_to_solve(self, field: Field) -> int:
-        """Acts that the solver needs; 0, if it would have to guess."""
+        """Number of acts that the solver needs. 0 if it would have to guess."""
         acts = 0
         while not self.solved(field):
             chosen = self.expert(field)
@@ -112,7 +113,7 @@ class Mines:
 
 
 def opened(field: Field, place: Place) -> Field:
-    """The field with a place revealed, and all that follows."""
+    """The field with a place revealed. If no mine is near it, the places around it are revealed in the same way."""
     revealed, waiting = set(field.revealed), [place]
     while waiting:
         here = waiting.pop()
@@ -128,16 +129,16 @@ Seen = frozenset[tuple[Place, int]]
 
 
 def seen(field: Field) -> Seen:
-    """What a player sees: revealed places with their numbers."""
+    """What an agent sees: the revealed places with their numbers."""
     return frozenset((place, field.number(place)) for place in field.revealed - field.mines)
 
 
 @functools.lru_cache(maxsize=20_000)
 def safe_places(size: int, shown: Seen, mines: int) -> tuple[Place, ...]:
-    """Unknown places that have no mine in any arrangement that the numbers allow, in order.
+    """The unknown places that have no mine in any arrangement that the numbers allow, in order.
 
-    Arrangements are thought through in parts that do not touch; places far from all numbers are safe where the parts
-    need all mines.
+    Numbers that share no unknown place are solved apart from each other. Places that touch no number are safe if the
+    others need all mines. A part with more than `TOGETHER` unknown places is not searched completely.
     """
     known = {place for place, _ in shown}
     rules = [
@@ -168,7 +169,7 @@ def safe_places(size: int, shown: Seen, mines: int) -> tuple[Place, ...]:
 
 
 def _parts(rules: list[tuple[frozenset[Place], int]]) -> list[list[tuple[frozenset[Place], int]]]:
-    """Rules that share a place, directly or through others, together."""
+    """The rules in parts. Rules that share a place, directly or through others, are in one part."""
     parts: list[tuple[set[Place], list[tuple[frozenset[Place], int]]]] = []
     for rule in rules:
         touching = [part for part in parts if part[0] & rule[0]]
@@ -178,7 +179,7 @@ def _parts(rules: list[tuple[frozenset[Place], int]]) -> list[list[tuple[frozens
 
 
 def _arrangements(places: list[Place], rules: list[tuple[frozenset[Place], int]]) -> Iterator[frozenset[Place]]:
-    """Every set of mines among the places that obeys the rules."""
+    """Every set of mines among the places that the rules allow."""
 
     def extend(index: int, mined: frozenset[Place]) -> Iterator[frozenset[Place]]:
         later = set(places[index:])
@@ -196,7 +197,8 @@ def _arrangements(places: list[Place], rules: list[tuple[frozenset[Place], int]]
 
 
 def _by_single_numbers(rules: list[tuple[frozenset[Place], int]]) -> set[Place]:
-    """For parts too large to think through: zeros, and what one number says of another's places."""
+    """Safe places of a part that is too large to try all arrangements: those of a rule with no mines, and those of a
+    rule that contains a smaller rule with equally many mines."""
     found = {place for unknown, count in rules if count == 0 for place in unknown}
     for (small, few), (large, many) in itertools.permutations(rules, 2):
         if small < large and few == many:

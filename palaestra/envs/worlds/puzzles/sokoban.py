@@ -1,7 +1,4 @@
-"""Sokoban: push boxes onto targets; a box in a corner never comes out again.
-
-Knows its own rules. Knows nothing of texts beside its board, or of rewards.
-"""
+"""Sokoban: push boxes onto targets. A box in a corner cannot be moved again."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from palaestra.data import derive
 from palaestra.envs.worlds.puzzles.grid import SIDES, Place, beside, shortest_way, toward
 
 WALLS = 0.15  # share of the places inside the border
-LEAST = 4  # moves of a shortest solution
-PULLS = 60  # of the generator
+LEAST = 4  # fewest moves of a shortest solution
+PULLS = 60  # random moves that take a solved room apart
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A room inside a border of walls, its boxes, and where one stands."""
+    """A room inside a border of walls, its boxes, and the agent's place."""
 
     size: int
     walls: frozenset[Place]
@@ -30,7 +27,7 @@ class Room:
     at: Place
 
     def free(self, place: Place) -> bool:
-        """Whether neither a wall nor a box is there."""
+        """Whether the place has neither a wall nor a box."""
         return place not in self.walls and place not in self.boxes
 
 
@@ -45,7 +42,10 @@ class Sokoban:
         self._noise, self._boxes = noise, boxes
 
     def draw(self, size: int, seed: int) -> Room:
-        """Boxes are pulled away from their targets at random: whatever comes of it can be solved."""
+        """The first random room whose shortest solution has at least `LEAST` moves.
+
+        A room begins solved, and random moves pull its boxes away from the targets. So it can always be solved.
+        """
         generator = np.random.default_rng(derive(seed, self.name))
         while True:
             room = self._pulled(self._done(size, generator), generator)
@@ -54,11 +54,12 @@ class Sokoban:
                 return room
 
     def acts(self, board: Room) -> tuple[str, ...]:
-        """The four sides."""
+        """The four moves."""
         return tuple(SIDES)
 
     def act(self, board: Room, text: str, *, chance: float) -> Room:
-        """A step, or a push of the one box that stands there; one that slips does nothing."""
+        """Move one place to this side, and push a box that stands there. A blocked act, or one that goes wrong, does
+        nothing."""
         there = beside(board.at, text)
         if 0 <= chance < self._noise or there in board.walls:
             return board
@@ -72,16 +73,16 @@ class Sokoban:
         return board.boxes == board.targets
 
     def lost(self, board: Room) -> bool:
-        """Never by the rules: who has pushed a box into a corner plays on."""
+        """Always False. An agent that has pushed a box into a corner plays on."""
         return False
 
     def expert(self, board: Room) -> str | None:
-        """The first move of a shortest solution; None where there is none any more."""
+        """The first move of a shortest solution. None if there is no solution any more."""
         way = solution(board)
         return way[0] if way else None
 
     def rows(self, board: Room) -> list[list[str]]:
-        """Row by row."""
+        """The signs of the board, row by row."""
 
         def sign(place: Place) -> str:
             on = place in board.targets
@@ -94,7 +95,7 @@ class Sokoban:
         return [[sign((row, column)) for column in range(board.size)] for row in range(board.size)]
 
     def brief(self, board: Room) -> str:
-        """Where boxes and targets are, what is beside, and what is around each box."""
+        """Where boxes and targets are, and which sides of the agent and of each box are walls."""
         boxes = " ".join(
             f"box {toward(board.at, box)}{' done' if box in board.targets else ''}." for box in sorted(board.boxes)
         )
@@ -106,7 +107,7 @@ class Sokoban:
         return " ".join(part for part in (boxes, targets, near, blocked) if part)
 
     def _done(self, size: int, generator: np.random.Generator) -> Room:
-        """A room with all boxes on their targets."""
+        """A random room with a box on each target."""
         inner = [(row, column) for row in range(1, size - 1) for column in range(1, size - 1)]
         spots = [inner[int(k)] for k in generator.permutation(len(inner))]
         count = round(WALLS * len(inner))
@@ -126,7 +127,7 @@ class Sokoban:
 
 @functools.lru_cache(maxsize=50_000)
 def solution(room: Room) -> tuple[str, ...] | None:
-    """A shortest solution in moves; None without one."""
+    """The moves of a shortest solution. None if there is none."""
     rules, dead = Sokoban(0.0, 1), _corners(room)
 
     def steps(now: Room) -> Iterator[tuple[str, Room]]:
@@ -140,7 +141,7 @@ def solution(room: Room) -> tuple[str, ...] | None:
 
 
 def _corners(room: Room) -> frozenset[Place]:
-    """Where a box never gets away from: walls on two sides that meet."""
+    """The places that a box can never leave, because walls on two sides meet there."""
     places = [(row, column) for row in range(room.size) for column in range(room.size)]
     return frozenset(
         place

@@ -1,6 +1,6 @@
-"""The environment `puzzles`: which game a task plays, how boards are shown, rewards.
+"""The environment `puzzles`: which game a task plays, how boards are shown, and rewards.
 
-Knows the games by their shared protocol. Knows nothing of their rules.
+The rules of the games are in `lake`, `sokoban` and `mines`.
 """
 
 from __future__ import annotations
@@ -30,46 +30,47 @@ from palaestra.registry import Fraction, PositiveInt, register
 AGENT = "player"
 Name = Literal["lake", "sokoban", "mines"]
 GAMES: tuple[Name, ...] = get_args(Name)
-OTHERS = "abcdehijklmnpqruvwyz=%&"  # signs that mean nothing by themselves
+OTHERS = "abcdehijklmnpqruvwyz=%&"  # signs for renamed boards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A game in progress. Frozen: a snapshot is the state itself."""
+    """A game in progress. It is frozen, so a snapshot needs no copy."""
 
     game: str
     board: Any
     seed: int
-    names: tuple[tuple[str, str], ...]  # canonical sign → as shown
+    names: tuple[tuple[str, str], ...]  # pairs of canonical sign and shown sign
     turn: int = 0
-    idle: bool = False  # the last act changed nothing
+    idle: bool = False  # whether the last act changed nothing
 
 
 @register("environment", "puzzles")
 class Puzzles(KeepsState[State]):
     """Solve puzzles on grids of signs: Frozen Lake, Sokoban, Minesweeper.
 
-    Lake: walk over ice to the goal, not into a hole (`up`, `right`, `down`, `left`). Sokoban: push boxes onto targets
-    by the same moves. Mines: `reveal ROW COLUMN` every place without a mine; `flag ROW COLUMN` is a note to oneself.
-    Every board can be solved, and a field of mines without a guess.
+    Lake: walk over the ice to the goal and avoid the holes (`up`, `right`, `down`, `left`). Sokoban: push boxes onto
+    targets with the same moves. Mines: `reveal ROW COLUMN` every place without a mine; `flag ROW COLUMN` only marks a
+    place. Every board can be solved, and a field of mines needs no guess.
 
     Args:
-        games: which, mixed evenly.
-        size: of the square board, fewest and most, mixed evenly: 3–10 for the lake, 5–8 for Sokoban (with its border),
-            4–8 for mines. Higher: longer solutions. Usual: 4 to 6.
-        boxes: in Sokoban, 1–3.
-        symbols: "plain", "renamed" (other signs for all things) or "shuffled" (each task draws them; needs `legend`).
+        games: games that tasks play, mixed evenly.
+        size: fewest and most rows of the square board, mixed evenly: 3–10 for the lake, 5–8 for Sokoban (with its
+            border), 4–8 for mines. Higher: longer solutions. Usual: 4 to 6.
+        boxes: number of boxes in Sokoban, 1–3. Higher: longer solutions.
+        symbols: "plain", "renamed" (other signs for all things) or "shuffled" (each task draws its signs, which needs
+            `legend`).
         text: "board" shows the rows of signs; "brief" says in a few words where things are, for small models.
-        legend: say what each sign means, in every observation.
-        noise: probability that an act goes wrong: on slippery ice one moves to the left or right of where one wanted;
-            elsewhere nothing happens.
-        misread: probability that an observation shows one place as another sign.
+        legend: whether every observation says what each sign means.
+        noise: probability that an act goes wrong. On the lake the agent slips to the left or right of its direction;
+            in the other games nothing happens.
+        misread: probability that an observation shows a random sign at a random place.
         max_turns: turns until the episode is cut off.
 
-    Reward: 1 when the puzzle is solved, else 0; a hole or a mine ends it. `info` tells `process`, 1 for what the expert
-    would have done, `executable`, 0 for what changes nothing or cannot be read, and `stratum`, the game. `image` is a
-    raster of a pixel a place; with a single game of a single size there are `vector` (each sign a plane) and acts by
-    index.
+    Reward: 1 when the puzzle is solved, else 0. A hole or a mine ends the episode. A step's `info` has `process` (1 for
+    the act that the expert would have chosen), `executable` (0 for an act that changes nothing or cannot be read) and
+    `stratum` (the game). An observation's `image` has one pixel for each place. With a single game and a single size,
+    observations also have a `vector`, one plane for each sign, and acts can be given by index.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -103,7 +104,7 @@ class Puzzles(KeepsState[State]):
             self.abilities = without(self.abilities, "vector")
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` boards; no split has one of another."""
+        """`n` boards. Training and evaluation share none."""
         return seeded_tasks("puzzles", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
@@ -145,8 +146,8 @@ class Puzzles(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The next act of a solution (a shortest one on the lake and in Sokoban, a proven one among mines); where
-        there is none any more, the first act that can be read."""
+        """The next act of a solution: a shortest one on the lake and in Sokoban, a proven one among mines. If there is
+        no solution any more, the first act of the game's list."""
         state = self.state
         game = self._games[state.game]
         text = game.expert(state.board) or game.acts(state.board)[0]
@@ -155,7 +156,7 @@ class Puzzles(KeepsState[State]):
     # ---- playing ------------------------------------------------------------------------------------------
     def _read(self, state: State, value: Any) -> str | None:
         if self._only is None and not isinstance(value, str):
-            return None  # boards of several games have no numbers in common
+            return None  # a number would mean another act in each game
         return read_choice(value, self._games[state.game].acts(state.board))
 
     def _names(self, game: Game, seed: int) -> tuple[tuple[str, str], ...]:
@@ -198,11 +199,11 @@ class Puzzles(KeepsState[State]):
         return np.array([[signs.index(sign) for sign in row] for row in self._misread_rows(game, state)])
 
     def _planes(self, game: Game, state: State) -> np.ndarray:
-        """float32: for every place, which sign is there."""
+        """float32 (size * size * signs,): for each place, 1 at the index of its sign."""
         return np.eye(len(game.signs), dtype=np.float32)[self._codes(game, state)].ravel()
 
     def _picture(self, game: Game, state: State) -> np.ndarray:
-        """uint8 (size, size, 3): signs as colors that are far apart."""
+        """uint8 (size, size, 3): a color for each sign. The colors are far apart."""
         step = 255 // len(game.signs)
         codes = self._codes(game, state)
         return np.stack([codes * step, (codes * 7 * step) % 256, 255 - codes * step], axis=-1).astype(np.uint8)
@@ -222,16 +223,16 @@ def _refuse_impossible(
         fewest, most = LIMITS[name]
         refuse.when(
             size[0] < fewest or size[1] > most,
-            f"{name} has boards of {fewest} to {most}, and `size` is {size[0]} to {size[1]}.",
-            "With several games the size must fit all of them.",
+            f"`size` is {size[0]} to {size[1]}, and boards of {name} have {fewest} to {most} rows.",
+            "Choose a `size` that fits all of `games`.",
         )
     refuse.when(
         "sokoban" in games and boxes > size[0] - 4,
-        f"a room of size {size[0]} is too small for {boxes} boxes.",
+        f"`boxes` is {boxes}, and a Sokoban board of size {size[0]} has room for {size[0] - 4} at most.",
         "Raise `size` or lower `boxes`.",
     )
     refuse.when(
         symbols == "shuffled" and not legend,
-        "with `symbols: shuffled` nobody can know what a sign means.",
-        "Set `legend: true`, which says it in every observation, or take `symbols: renamed`.",
+        "with `symbols: shuffled` and no legend, an agent cannot know what a sign means.",
+        "Set `legend: true`, which explains the signs in every observation, or use `symbols: renamed`.",
     )

@@ -1,1 +1,1 @@
-"""Rasters: jigsaws and questions about small pictures of whole numbers. `world` has the environment."""
+"""Rasters: jigsaws, and questions about small pictures of whole numbers. `world` has the environment."""

@@ -1,7 +1,4 @@
-"""Pictures: smooth ones for jigsaws, spotted ones and drawn digits for questions; tiles of a picture.
-
-Knows arrays of whole numbers. Knows nothing of acts or rewards.
-"""
+"""Pictures for `rasters`: smooth ones for jigsaws, spots and digits for questions, and the tiles of a picture."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from palaestra.data import derive
 
 Kind = Literal["jigsaw", "count", "color", "digit"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-LEVELS = 10  # values of a smooth picture
+LEVELS = 10  # number of values in a smooth picture
 COLORS = ("black", "red", "green", "blue")
-SIDE = 8  # of pictures that questions are about
+SIDE = 8  # places in a row of a picture for questions
 SPECKS = 0.1  # share of places away from a digit that have another color
 GLYPHS = {
     0: "111 101 101 101 111", 1: "010 110 010 010 111", 2: "111 001 111 100 111", 3: "111 001 111 001 111",
@@ -30,12 +27,12 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One picture and what is asked.
+    """One picture and what is asked about it.
 
     Attributes:
-        pixels: rows of values, of a jigsaw before it was cut. tiles: of a jigsaw in a row; 1 for questions.
+        pixels: rows of values, of a jigsaw in the right order. tiles: number in a row of a jigsaw; 1 for questions.
         order: which tile of the whole picture lies at each place at the start.
-        subject: index of the color that is counted. answer: to a question.
+        subject: index of the color to count. answer: the right answer to a question.
     """
 
     kind: Kind
@@ -47,8 +44,7 @@ class Problem:
 
 
 def smooth(side: int, seed: int) -> np.ndarray:
-    """int (side, side): values that rise or fall steadily along both sides, at different rates, faster or slower on the
-    way."""
+    """int (side, side): values that rise or fall along both axes, at two different rates that change on the way."""
     generator = np.random.default_rng(derive(seed, "smooth"))
     down, right = generator.choice([-1, 1], 2) * generator.permutation([1.0, generator.uniform(0.35, 0.6)])
     rows, columns = (np.mgrid[:side, :side][axis] / (side - 1) for axis in (0, 1))
@@ -59,13 +55,14 @@ def smooth(side: int, seed: int) -> np.ndarray:
 
 
 def spotted(seed: int) -> np.ndarray:
-    """int (8, 8): a color at each place; each has a share of its own."""
+    """int (8, 8): a random color at each place. Each picture has random shares of the colors."""
     generator = np.random.default_rng(derive(seed, "spots"))
     return generator.choice(len(COLORS), size=(SIDE, SIDE), p=generator.dirichlet([1.5] * len(COLORS)))
 
 
 def glyph(digit: int, seed: int) -> np.ndarray:
-    """int (8, 8): a digit of 3 × 5 places of one color, somewhere on black; places beside it may have another color."""
+    """int (8, 8): a digit of 3 × 5 places in one color, somewhere on black. Some places away from it have another
+    color."""
     generator = np.random.default_rng(derive(seed, "glyph"))
     shape = np.array([[int(mark) for mark in row] for row in GLYPHS[digit].split()])
     top, left = (int(generator.integers(SIDE - length + 1)) for length in shape.shape)
@@ -106,7 +103,7 @@ def _rows(picture: np.ndarray) -> tuple[tuple[int, ...], ...]:
 
 # ---- tiles ------------------------------------------------------------------------------------------------
 def tile(pixels: np.ndarray, tiles: int, number: int) -> np.ndarray:
-    """A tile of a picture that is cut into tiles × tiles; numbers go row by row."""
+    """A tile of a picture that is cut into tiles × tiles. Tiles are numbered row by row, from 0."""
     side = len(pixels) // tiles
     row, column = divmod(number, tiles)
     return pixels[row * side : (row + 1) * side, column * side : (column + 1) * side]
@@ -119,7 +116,7 @@ def arranged(pixels: np.ndarray, tiles: int, order: Order) -> np.ndarray:
 
 
 def mismatch(shown: np.ndarray, tiles: int) -> int:
-    """How much values jump where tiles meet: the sum of differences across all seams."""
+    """The sum of the absolute differences of values across all seams between tiles."""
     side = len(shown) // tiles
     seams = range(side, len(shown), side)
     across = sum(int(np.abs(shown[place] - shown[place - 1]).sum()) for place in seams)
@@ -127,7 +124,7 @@ def mismatch(shown: np.ndarray, tiles: int) -> int:
 
 
 def best_order(shown: np.ndarray, tiles: int) -> Order:
-    """The arrangement of what is shown with the least mismatch: matching of borders, for 2 × 2 tiles."""
+    """The arrangement of the shown tiles with the least mismatch. It tries all of them, which suits 2 × 2 tiles."""
     return min(
         itertools.permutations(range(tiles * tiles)), key=lambda order: mismatch(arranged(shown, tiles, order), tiles)
     )

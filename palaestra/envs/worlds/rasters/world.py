@@ -1,7 +1,4 @@
-"""The environment `rasters`: acts on pictures, what they show, rewards.
-
-Knows problems and tools. Knows nothing of how pictures are drawn.
-"""
+"""The environment `rasters`: its tasks, tools, observations, rewards and expert."""
 
 from __future__ import annotations
 
@@ -23,19 +20,19 @@ from palaestra.envs.worlds.rasters.pictures import COLORS, KINDS, LEVELS, Kind, 
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
-INVENTED = ("gorp", "dax", "blick", "wug")
+INVENTED = ("gorp", "dax", "blick", "wug")  # names of the colors if they are renamed
 LONGEST = 1000  # characters of an answer
-ACCURACY, FORMAT, IMAGE, FAILED = 0.8, 0.2, -0.05, -0.25  # the reward with costs of turns
+ACCURACY, FORMAT, IMAGE, FAILED = 0.8, 0.2, -0.05, -0.25  # terms of `reward: turns`
 Mode = Literal["outcome", "turns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself.
+    """The state of one episode. It is frozen, so a snapshot needs no copy.
 
     Attributes:
         order: which tile of the whole picture lies at each place now.
-        images: that acts have shown so far. readable: whether every act was.
+        images: how many pictures acts have shown so far. readable: whether every act could be read.
         said: what the last act showed.
     """
 
@@ -49,12 +46,12 @@ class State:
 
     @property
     def shown(self) -> np.ndarray:
-        """The picture as it lies now."""
+        """The picture with its tiles in their present order."""
         return arranged(np.array(self.problem.pixels), self.problem.tiles, self.order)
 
 
 def score(*, solved: bool, readable: bool, images: int) -> float:
-    """The reward of a whole episode with costs of turns (AGILE, arXiv 2510.01304).
+    """The reward of a whole episode under `reward: turns` (AGILE, arXiv 2510.01304).
 
         0.8 · solved + 0.2 · readable + (−0.05 · images if solved, else −0.25)
 
@@ -66,29 +63,31 @@ def score(*, solved: bool, readable: bool, images: int) -> float:
 
 @register("environment", "rasters", source="arXiv 2510.01304")
 class Rasters(KeepsState[State]):
-    """Put the tiles of a picture in order, or answer a question about one: count, name a color, read a digit.
+    """Put the tiles of a picture in order, or answer a question about a picture: count, name a color, read a digit.
 
-    A picture is a square of whole numbers. In a jigsaw its tiles were shuffled: `swap 1 4` exchanges two places,
-    `crop 2` shows one, `zoom` shows everything; `answer 3 1 4 2` says which of the tiles now shown belongs to the
-    first place, to the second …, so `answer 1 2 3 4` says that all is in order. A question is about a picture of four
-    colors that is not shown at first: `zoom`, `crop 1` (a quarter), `count red`, then `answer 12`.
+    A picture is a square of whole numbers. In a jigsaw its tiles are shuffled. `swap 1 4` exchanges the tiles at two
+    places, `crop 2` shows the tile at one place, and `zoom` shows the whole picture. `answer 3 1 4 2` says which of the
+    shown tiles belongs to the first place, to the second, and so on; `answer 1 2 3 4` says that all are in order. A
+    question is about a picture of four colors that is not shown at first. The agent looks with `zoom`, `crop 1` (a
+    quarter) or `count red`, then gives `answer 12`.
 
     Args:
-        kinds: "jigsaw", "count" (how many places have a color), "color" (which one is most frequent), "digit", mixed
-            evenly.
-        tiles: of a jigsaw in a row, 2 or 3. Higher: 24 or 362,880 arrangements.
-        text: "board" shows numbers and letters (k is black) row by row; "brief" tells of a jigsaw how much values jump
-            between places that touch: for small models.
-        tools: without them only `answer` can be read, and the whole picture is shown.
-        names: "plain", or "renamed": colors are called by invented words.
-        noise: probability that a tool fails, and nothing changes.
-        misread: probability that a picture that is shown has one wrong place.
-        reward: "outcome" (1 for a right answer) or "turns": at the end 0.8 for a right answer, 0.2 if every act could
-            be read, −0.05 for each picture that was shown if the answer is right, else −0.25 (AGILE).
-        max_turns: turns until the episode is cut off, wrong.
+        kinds: kinds of problems, mixed evenly: "jigsaw", "count" (how many places have a color), "color" (which color
+            is most frequent), "digit" (which digit is drawn).
+        tiles: tiles in a row of a jigsaw. 2 has 24 arrangements, 3 has 362,880.
+        text: "board" shows pictures row by row, as numbers or as letters of colors (k is black). "brief" tells how much
+            the values of a jigsaw differ where two tiles meet, for small models.
+        tools: whether the tools exist. Without them, only `answer` can be read, and the whole picture is shown.
+        names: "plain", or "renamed": colors have invented names.
+        noise: probability that a tool fails and changes nothing.
+        misread: probability that a shown picture has a wrong value at one place.
+        reward: "outcome": 1 for a right answer. "turns": at the end, 0.8 for a right answer, 0.2 for an answer if every
+            act could be read, and −0.05 for each shown picture if the answer is right, else −0.25 (AGILE).
+        max_turns: turns until the episode is cut off, without success.
 
-    `info` tells `tool_call`, `tool_error`, `executable`, `process` (1 for a swap that puts a tile in its place, and
-    for a right answer), `format`, `images` and `stratum`, the kind. `image` is the picture, one pixel a place.
+    A step's `info` has `tool_call`, `tool_error`, `executable`, `process` (1 for a swap after which more tiles are in
+    place, and for a right answer), `format` (1 for an answer if every act could be read), `images` and `stratum` (the
+    kind). An observation's `image` is the picture, with one pixel for each place.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -120,7 +119,7 @@ class Rasters(KeepsState[State]):
         self._reward, self._max_turns = reward, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` problems; no split has one of another."""
+        """`n` problems. Training and evaluation share none."""
         return seeded_tasks("rasters", self._params, split, n, seed, content=self.content)
 
     def content(self, task: Task) -> Any:
@@ -174,8 +173,8 @@ class Rasters(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Swaps tiles into their places, knowing which they are, then answers; without tools it answers at once. Of a
-        question it counts or looks before it answers."""
+        """The next act of an expert that knows the problem. It swaps the tiles of a jigsaw into place, then answers. It
+        counts or looks once before it answers a question. Without tools it answers at once."""
         state = self.state
         found = state.problem
         if found.kind == "jigsaw":
@@ -189,7 +188,7 @@ class Rasters(KeepsState[State]):
 
     # ---- playing ------------------------------------------------------------------------------------------
     def _read(self, state: State, words: list[str]) -> str | None:
-        """The kind of an act; None if it cannot be read."""
+        """The kind of an act. None if the act cannot be read."""
         count = len(state.order) if state.problem.kind == "jigsaw" else 4
         places = {str(number + 1) for number in range(count)}
         match words:
@@ -206,7 +205,7 @@ class Rasters(KeepsState[State]):
         return None
 
     def _act(self, state: State, words: list[str], *, fails: bool) -> tuple[State, bool]:
-        """The state after an act that can be read, and whether its tool failed."""
+        """The state after a readable act, and whether its tool failed."""
         if fails:
             return replace(state, said=f"error: {words[0]} is busy."), True
         match words:
@@ -273,7 +272,7 @@ class Rasters(KeepsState[State]):
         return [*(["zoom", *tools] if self._tools else ()), *(f"answer {given}" for given in answers)]
 
     def _seen(self, state: State) -> np.ndarray:
-        """The picture as it is shown: perhaps with one wrong place."""
+        """The picture as it is shown, perhaps with a wrong value at one place."""
         shown = state.shown.copy()
         draw = derive(state.seed, "misread", state.turn)
         if self._misread and draw / 2**63 < self._misread:
@@ -283,13 +282,13 @@ class Rasters(KeepsState[State]):
         return shown
 
     def _lines(self, state: State, pixels: np.ndarray) -> str:
-        """Row by row: numbers of a jigsaw, letters of colors else: k is black."""
-        letters = ["k" if color == "black" else color[0] for color in self._colors]  # blue begins like black
+        """Rows of a picture as text: numbers for a jigsaw, letters of colors for a question."""
+        letters = ["k" if color == "black" else color[0] for color in self._colors]  # blue begins with b, too
         jigsaw = state.problem.kind == "jigsaw"
         return " / ".join(" ".join(str(value) if jigsaw else letters[value] for value in row) for row in pixels)
 
     def _jumps(self, state: State) -> str:
-        """How much values jump between places that touch."""
+        """How much the values differ between tiles that touch."""
         shown, tiles = self._seen(state), state.problem.tiles
         parts = []
         for place in range(tiles * tiles):
@@ -305,5 +304,5 @@ class Rasters(KeepsState[State]):
 
 
 def _settled(order: Order) -> int:
-    """How many tiles lie where they belong."""
+    """How many tiles are in place."""
     return sum(place == number for place, number in enumerate(order))

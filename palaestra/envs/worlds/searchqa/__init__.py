@@ -1,1 +1,1 @@
-"""Search QA: a graph of named entities, passages about them, questions along the graph, a search engine."""
+"""Search QA: answer questions about a random graph of entities by searching passages. `world` has the environment."""

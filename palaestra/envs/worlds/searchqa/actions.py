@@ -1,6 +1,6 @@
-"""Actions: what an agent may write in the two styles, and how it is read.
+"""Actions of `searchqa`, and how they are written and read.
 
-Knows texts. Knows nothing of graphs, passages or what an action does.
+There are two styles:
 
     words    search amber author          open d3          answer birch
     tags     <think> i need the author of amber. </think> <search> amber author </search>
@@ -19,7 +19,7 @@ Style = Literal["words", "tags"]
 _TEXT = r"([^<>]*\S[^<>]*)"
 _TAGGED = re.compile(r"<(search|open|answer)>([^<>]*)</\1>")
 _ONE_TURN = re.compile(rf"\s*<think>{_TEXT}</think>\s*<(search|open|answer)>{_TEXT}</\2>\s*")
-# Without an engine an agent may search itself: what it recalls stands where results would.
+# Without a search engine, an agent may write searches and, in place of results, what it recalls.
 _RECALLED = re.compile(
     rf"\s*<think>{_TEXT}</think>\s*"
     rf"(?:<search>{_TEXT}</search>\s*<information>{_TEXT}</information>\s*(?:<think>{_TEXT}</think>\s*)?)*"
@@ -30,14 +30,14 @@ _THOUGHTS = {SEARCH: "i need {}.", OPEN: "i read {}.", ANSWER: "it is {}."}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What was meant. `text`: the query, the passage's id or the answer; an empty answer asks the reader to answer."""
+    """An act. `text`: the query, the id of a passage, or the answer. An empty answer lets the reader answer."""
 
     kind: str
     text: str = ""
 
 
 def write(act: Act, style: Style) -> str:
-    """How it is written; `read` gives it back."""
+    """The text of an act. `read` gives the act back."""
     if style == "words":
         return f"{act.kind} {act.text}".strip()
     thought = _THOUGHTS[act.kind].format(act.text) if act.text else "that is enough."
@@ -45,14 +45,14 @@ def write(act: Act, style: Style) -> str:
 
 
 def read(text: str, style: Style, *, alone: bool = False, reader: bool = False) -> tuple[Act | None, bool]:
-    """What is meant, None if that cannot be told; and whether it is written as it should be.
+    """The act that a text means, None if it cannot be read; and whether the text has the asked form.
 
-    Words are read as they stand. Tags are read where exactly one action is tagged; the form asks for a thought before
-    it and nothing else.
+    In the style "tags", a text is read if exactly one action is tagged. The asked form has one thought before the
+    action, and nothing else.
 
     Args:
-        alone: there is no search engine: only answers are taken, and before one the agent may search itself.
-        reader: an answer may be empty, since another one answers.
+        alone: whether there is no search engine. Then only answers are read, and recalled searches may come before one.
+        reader: whether an answer may be empty, because a reader answers.
     """
     if style == "words":
         kind, _, rest = " ".join(text.lower().split()).partition(" ")
@@ -80,7 +80,8 @@ def _act(kind: str, rest: str, alone: bool, reader: bool) -> Act | None:
 
 
 def parts_of(text: str, count: int) -> list[str]:
-    """The answers in one text to so many questions: between semicolons, else word by word if these are as many."""
+    """The `count` answers in one text: between semicolons, else one for each word if there are as many words. Missing
+    answers are empty."""
     if count == 1:
         return [text]
     parts = text.split(";") if ";" in text else text.split()

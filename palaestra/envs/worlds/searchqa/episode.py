@@ -1,7 +1,4 @@
-"""An episode: what was read and searched so far, what an act makes of it, and what is told about it.
-
-Knows the corpus and the question of an episode. Knows nothing of styles, observations or rewards.
-"""
+"""The state of an episode of `searchqa`, what searches and openings change in it, and its `info`."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ AGENT = "player"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself.
+    """The state of one episode. It is frozen, so a snapshot needs no copy.
 
     Attributes:
-        read: sentences the agent was shown. queries: what it searched for. seen: passages it may open.
-        said: the latest result. words: all that the agent wrote.
+        read: sentences that the agent was shown. queries: its searches. seen: passages of which it was shown a part.
+        said: the latest result. words: everything that the agent wrote.
     """
 
     corpus: Corpus
@@ -45,13 +42,16 @@ class State:
 
     @property
     def found(self) -> list[Fact]:
-        """The facts that the question is about, as far as they were read."""
+        """The facts that the question needs and the agent has read."""
         told = self.corpus.facts(self.read)
         return [fact for fact in self.question.gold if fact in told]
 
 
 def place(world: Mapping[str, Any], seed: int) -> tuple[int, int | None]:
-    """Number of the graph, and the half of its questions that this split may ask; the last bit of a seed tells it."""
+    """The number of the graph, and the half of its questions that this split may ask. None: all questions.
+
+    The last bit of a seed is 0 for training and 1 for all other splits.
+    """
     graphs, side = world["graphs"], seed % 2
     if not graphs:
         return seed, None
@@ -67,14 +67,15 @@ def corpus_of(world: Mapping[str, Any], number: int) -> Corpus:
 
 
 def queries_for(corpus: Corpus, fact: Fact) -> list[str]:
-    """What to search for a fact with: the relation's word or, where a wording leaves that out, the kind's."""
+    """Queries for a fact: with the word of its relation, and with the kind of its entity, because some wordings leave
+    that word out."""
     graph = corpus.graph
     name = graph.names[fact[0]]
     return [f"{name} {graph.words[fact[1]]}", f"{name} {graph.kinds[fact[0]]}"]
 
 
 def opened(state: State, doc: str) -> State:
-    """After a passage was shown as a whole, if it is there."""
+    """The state after a passage was shown as a whole. An unknown passage is an error."""
     passage = state.corpus.passages.get(doc)
     if passage is None:
         return failed(replace(state, calls=state.calls + 1), f"no passage {doc}")
@@ -89,7 +90,7 @@ def opened(state: State, doc: str) -> State:
 
 
 def searched(state: State, query: str, k: int, words: int) -> State:
-    """After a search that shows k passages, about `words` words of each."""
+    """The state after a search that shows `k` passages, with about `words` words of each."""
     query = query.lower()
     hits = list(state.corpus.search(query, k))
     if derive(state.seed, "noise", state.turn, query) / 2**63 < state.noise:
@@ -107,7 +108,7 @@ def searched(state: State, query: str, k: int, words: int) -> State:
 
 
 def _disturbed(state: State, query: str, hits: list[str], k: int) -> list[str]:
-    """The hits without the best, or with any other passage in its place."""
+    """The hits of a search that goes wrong: without the best one, or with another passage in its place."""
     coin = derive(state.seed, "disturbed", state.turn, query)
     if coin % 2:
         return list(state.corpus.search(query, k + 1))[1:]
@@ -116,12 +117,16 @@ def _disturbed(state: State, query: str, hits: list[str], k: int) -> list[str]:
 
 
 def failed(state: State, why: str) -> State:
-    """After an act that changed nothing."""
+    """The state after an act that failed. The agent is told why."""
     return replace(state, errors=state.errors + 1, said=f"error: {why}.")
 
 
 def tell(before: State, after: State, act: Act | None, formed: bool) -> dict[str, Any]:
-    """What the last act was."""
+    """The `info` of the last act.
+
+    Args:
+        formed: whether it had the asked form.
+    """
     went_wrong = after.errors > before.errors
     graph, gold = after.corpus.graph, after.question.gold
     told: dict[str, Any] = {
@@ -139,7 +144,7 @@ def tell(before: State, after: State, act: Act | None, formed: bool) -> dict[str
 
 
 def standing(state: State) -> dict[str, Any]:
-    """How the episode stands."""
+    """The `info` of the episode so far."""
     gold = state.question.gold
     return {
         "success": False,

@@ -1,7 +1,4 @@
-"""Graphs of named entities: people, towns, firms, works and years, and the ten relations between them.
-
-Knows names, aliases and facts. Knows nothing of passages or questions.
-"""
+"""Random graphs of `searchqa`: people, towns, firms, works and years, and the ten relations between them."""
 
 from __future__ import annotations
 
@@ -13,15 +10,15 @@ from functools import lru_cache
 from palaestra.data import derive
 
 Entity = int
-Fact = tuple[Entity, int]  # whose, and which relation; what it leads to is `Graph.facts[fact]`
+Fact = tuple[Entity, int]  # an entity and the number of a relation, which leads to `Graph.facts[fact]`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """Leads from each entity of one kind to one entity of another.
+    """A relation. It leads from each entity of the kind `source` to one entity of the kind `target`.
 
     Attributes:
-        word: its name; `renamed`: its name in worlds with other words. verb: how a sentence says it.
+        word: its name. renamed: its name under the option `renamed`. verb: a sentence that states it.
     """
 
     word: str
@@ -75,19 +72,19 @@ RENAMED = {
     ),
 }
 SURNAMES = ("weber", "lindt", "moreau", "santos", "novak", "hansen", "rossi", "kaya")
-SHARES = {"person": 3 / 8, "town": 1 / 4, "firm": 1 / 8}  # of the entities but years; works are the rest
+SHARES = {"person": 3 / 8, "town": 1 / 4, "firm": 1 / 8}  # of all entities except years; the rest are works
 FEWEST, MOST = 8, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Entities by number, and where each relation of each entity leads.
+    """Entities by number, and the entity that each of their relations leads to.
 
     Attributes:
-        seed: what it was made from.
-        kinds, names: of each entity. aliases: what else it may be called.
-        words: of the relations, by number.
-        facts: what each (entity, relation) leads to; never to the entity itself.
+        seed: the seed that it was drawn from.
+        kinds, names: of each entity. aliases: other names of each entity.
+        words: names of the relations, by number.
+        facts: (entity, relation) → the entity that it leads to, which is never the same.
     """
 
     seed: int
@@ -101,17 +98,17 @@ class Graph:
         return len(self.names)
 
     def of(self, entity: Entity) -> list[Fact]:
-        """The facts of an entity, by relation."""
+        """The facts of an entity, in the order of the relations."""
         return [(entity, r) for r in range(len(self.words)) if (entity, r) in self.facts]
 
     def spell(self, fact: Fact) -> str:
-        """`anna friend boris`."""
+        """A fact in words: `anna friend boris`."""
         return f"{self.names[fact[0]]} {self.words[fact[1]]} {self.names[self.facts[fact]]}"
 
 
 @lru_cache(maxsize=512)
 def build_graph(entities: int, relations: int, renamed: bool, seed: int) -> Graph:
-    """Random facts between `entities` entities and some years; `renamed` exchanges words and leaves the facts."""
+    """The graph of a seed: random facts between `entities` entities and some years. `renamed` changes only words."""
     draw = random.Random(derive(seed, "graph"))
     counts = {kind: max(2, int(entities * share)) for kind, share in SHARES.items()}
     counts["work"] = entities - sum(counts.values())
@@ -139,7 +136,7 @@ def build_graph(entities: int, relations: int, renamed: bool, seed: int) -> Grap
 def _named(
     counts: dict[str, int], names: dict[str, tuple[str, ...]], draw: random.Random
 ) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Kind, name and aliases of each entity. Drawn by place in the list, so that other words leave the rest alone."""
+    """Kind, name and aliases of each entity. Names are drawn by position, so that other names have the same facts."""
     for kind, count in counts.items():
         for place in draw.sample(range(len(names[kind])), count):
             name = names[kind][place]

@@ -1,7 +1,4 @@
-"""Passages: one about each entity of a graph, and some about things that only bear an entity's name.
-
-Knows how facts are put into words, and which fact a sentence tells. Knows nothing of questions.
-"""
+"""Passages of `searchqa`: one about each entity of a graph, and some about other things of the same name."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from palaestra.tools.search import Index
 
 MASK = "[mask]"
 WORDINGS = 3
-THINGS = ("ship", "inn", "song", "horse")  # what else may bear a name
-Read = tuple[str, int]  # a passage's id and the number of a sentence
+THINGS = ("ship", "inn", "song", "horse")  # kinds of namesakes
+Read = tuple[str, int]  # the id of a passage and the number of a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """Tells one fact of the graph, or none. `hidden`: the same with a mask for what the fact leads to."""
+    """A sentence about one fact of the graph, or none. `hidden`: with a mask for the entity that the fact leads to."""
 
     text: str
     fact: Fact | None = None
@@ -32,7 +29,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """What the search engine finds. `about`: the entity, None for things that only bear its name."""
+    """A passage, as the search engine finds it. `about`: its entity, None for a namesake."""
 
     id: str
     title: str
@@ -40,11 +37,12 @@ class Passage:
     sentences: tuple[Sentence, ...]
 
     def show(self, numbers: tuple[int, ...]) -> str:
-        """`d3 anna: person. friend: boris.`: these sentences of it."""
+        """Its id, its title and these sentences: `d3 anna: person. friend: boris.`"""
         return f"{self.id} {self.title}: {' '.join(self.sentences[n].text for n in numbers)}"
 
     def excerpt(self, query: str, words: int) -> tuple[int, ...]:
-        """Numbers of whole sentences, from the first that has most words of the query; about `words` words. 0: all."""
+        """Numbers of sentences with about `words` words in all, from the first that has most words of the query on.
+        0: all sentences."""
         if not words:
             return tuple(range(len(self.sentences)))
         wanted = set(answer_words(query))
@@ -61,7 +59,7 @@ class Passage:
 
 @dataclass(slots=True, kw_only=True)
 class Corpus:
-    """All passages about a graph, and the engine that searches them; queries are remembered."""
+    """All passages about a graph, and the engine that searches them. It keeps the results of queries."""
 
     graph: Graph
     passages: dict[str, Passage]
@@ -77,7 +75,7 @@ class Corpus:
         return self.passages[self._own[entity]]
 
     def search(self, query: str, k: int) -> tuple[str, ...]:
-        """Ids of the best k passages that share a word with the query."""
+        """Ids of the best `k` passages that share a word with the query."""
         if (query, k) not in self._found:
             index = self._index or self.prepare()
             if len(self._found) > 4096:
@@ -86,7 +84,7 @@ class Corpus:
         return self._found[query, k]
 
     def prepare(self) -> Index:
-        """Build the engine, if that was not done yet. A title counts twice: a name should find its passage."""
+        """Build the search engine if there is none yet. A title counts twice, so that a name finds its passage."""
         if self._index is None:
             texts = {p.id: " ".join([p.title, p.title, *(s.text for s in p.sentences)]) for p in self.passages.values()}
             self._index = Index(texts)
@@ -98,13 +96,13 @@ class Corpus:
         return {fact for fact in told if fact is not None}
 
     def knows(self, fact: Fact | None, share: float) -> bool:
-        """Whether a fact belongs to a fixed share of all facts; None does not."""
+        """Whether a fact belongs to a fixed share of all facts. False for None."""
         return fact is not None and derive(self.graph.seed, "known", *fact) / 2**63 < share
 
 
 @lru_cache(maxsize=256)
 def build_corpus(entities: int, relations: int, distractors: float, wordings: int, renamed: bool, seed: int) -> Corpus:
-    """The corpus of a graph. Which wording a passage has, and its number, do not depend on names."""
+    """The corpus of a graph. The wording and the number of a passage do not depend on names."""
     graph = build_graph(entities, relations, renamed, seed)
     draw = random.Random(derive(seed, "passages"))
     made: list[tuple[str, Entity | None, tuple[Sentence, ...]]] = []
@@ -135,7 +133,8 @@ def _sentences(graph: Graph, entity: Entity, facts: list[Fact], wording: int) ->
 
 
 def _sentence(graph: Graph, fact: Fact, wording: int, entity: Entity) -> Sentence:
-    """A fact in the passage of one of its two ends; other wordings call the other end by its alias."""
+    """A fact, told in the passage of `entity`, which is one of its two ends. The last wording uses the alias of the
+    other end."""
     one, other = fact[0], graph.facts[fact]
     names = [graph.names[one], graph.names[other]]
     if wording == 2:
@@ -156,7 +155,7 @@ def _sentence(graph: Graph, fact: Fact, wording: int, entity: Entity) -> Sentenc
 def _namesake(
     graph: Graph, entity: Entity, wording: int, draw: random.Random
 ) -> tuple[str, None, tuple[Sentence, ...]]:
-    """A thing that bears an entity's name, told with the words of its facts and with values of its own."""
+    """A passage about another thing of an entity's name, with the same relations and random values."""
     thing = draw.choice(THINGS)
     title = f"{thing} {graph.names[entity]}"
     sentences = [Sentence(text=(f"{thing}.", f"{title} is a {thing}.", f"a {thing}.")[wording])]

@@ -1,7 +1,4 @@
-"""Questions: along the facts of a graph, or for the spans that are hidden in a passage.
-
-Knows graphs and passages. Knows nothing of agents, turns or rewards.
-"""
+"""Questions of `searchqa`: along the facts of a graph, or about hidden spans of a passage."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ from palaestra.envs.worlds.searchqa.passages import MASK, Corpus
 from palaestra.errors import InvalidData
 
 TRIES = 500
-REQUEST = "fill in:"  # opens a question for hidden spans
+REQUEST = "fill in:"  # the beginning of a question about hidden spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked, and what answers it.
+    """A question and its right answers.
 
     Attributes:
-        start: name of the entity that it begins with. short: for small models; long: as a person would ask.
-        gold: the facts that answer it, in the order in which they are found.
-        answers: one set of right texts for each thing that is asked for.
+        start: name of the entity that it begins with. short: text for small models. long: a full sentence.
+        gold: the facts that it needs, in the order in which they are found.
+        answers: for each thing that it asks for, the texts that are right.
         relations: words of the relations that it names or hides.
     """
 
@@ -37,15 +34,17 @@ class Question:
 
 
 def count_of(counts: tuple[int, int], seed: int) -> int:
-    """Hops or hidden spans of the question of this seed."""
+    """Number of hops or hidden spans that the question of this seed should have."""
     return random.Random(derive(seed, "count")).randint(*counts)
 
 
 def ask(graph: Graph, hops: int, seed: int, *, half: int | None = None) -> Question:
-    """A question of so many hops whose way visits no entity twice.
+    """A question with this number of hops that visits no entity twice.
 
     Args:
-        half: 0 or 1: ask only questions of this half of all questions about the graph.
+        half: 0 or 1, for a question from this half of all questions about the graph. None: from all.
+
+    Raises: InvalidData, if none is found.
     """
     draw = random.Random(derive(seed, "question"))
     for attempt in range(TRIES):
@@ -57,7 +56,8 @@ def ask(graph: Graph, hops: int, seed: int, *, half: int | None = None) -> Quest
 
 
 def fill_in(corpus: Corpus, most: int, seed: int, *, half: int | None = None) -> Question:
-    """A passage with `most` hidden spans, or all it has if fewer; what is in it twice is never hidden."""
+    """A question about `most` hidden spans of a passage, or about all that it has if these are fewer. A value that
+    occurs twice in the passage is never hidden. Raises: InvalidData, if no question is found."""
     graph, draw = corpus.graph, random.Random(derive(seed, "question"))
     for attempt in range(TRIES):
         wanted = _wanted(most, attempt, draw)
@@ -87,14 +87,14 @@ def _hiding(corpus: Corpus, spans: list[Fact]) -> Question:
 
 
 def _wanted(count: int, attempt: int, draw: random.Random) -> int:
-    """As many as asked for; in a graph so small that there are none, fewer."""
+    """The number of hops or spans to look for. After half of the tries, it may be fewer than asked for."""
     return count if 2 * attempt < TRIES else draw.randint(1, count)
 
 
 def _nothing_to_ask(count: int) -> InvalidData:
     return InvalidData(
         where="environment searchqa",
-        what=f"the graph is too small for a question of {count} hops or spans that no other split asks.",
+        what=f"the graph is too small: no question was found that no other split asks (hops or spans: {count}).",
         remedy="Raise `entities` or `relations`.",
     )
 
@@ -130,5 +130,5 @@ def _accepted(graph: Graph, fact: Fact) -> tuple[str, ...]:
 
 
 def _half(graph: Graph, facts: list[Fact]) -> int:
-    """Which half of the questions about a graph this one is in; other names change nothing."""
+    """The half of all questions about a graph that this one belongs to. It does not depend on names."""
     return derive(graph.seed, "half", *facts) % 2

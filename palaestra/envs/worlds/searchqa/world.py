@@ -1,7 +1,6 @@
-"""The environment: an agent searches, opens passages and answers; what it read so far decides what it is shown.
+"""The environment `searchqa`: its tasks, observations, rewards and expert.
 
-Knows turns, observations, rewards and what `info` tells. Graphs, passages, questions and the reading of actions are in
-the modules beside it. Everything random comes from the task's seed.
+Everything random comes from the task's seed.
 """
 
 from __future__ import annotations
@@ -45,46 +44,55 @@ Few = Annotated[int, pydantic.Field(ge=1, le=4)]
 class SearchQA(KeepsState[State]):
     """Answer questions of one to four hops, or fill hidden spans of a passage, by searching a corpus of passages.
 
-    A random graph of people, towns, firms, works and years is told in passages, one for each of them, in one of three
-    wordings. `question: anna friend home.` asks for the home of the friend of anna. `search anna friend` shows the best
-    passages (BM25), shortened to whole sentences around the query's words; `open d3` shows one as a whole; `answer elm`
-    ends the episode. Other passages are about things that only bear the name, such as the ship anna.
+    A task has a random graph of people, towns, firms, works and years. A passage about each of them tells its facts, in
+    one of three wordings. `question: anna friend home.` asks for the home of anna's friend. `search anna friend` shows
+    the best passages (BM25), cut to whole sentences from the best match on. `open d3` shows a whole passage. `answer
+    elm` ends the episode. Some passages are about other things of the same name, such as the ship anna.
 
     Args:
-        entities: people, towns, firms and works, 8–64. Higher: more passages, rarer lucky guesses. Usual: 24.
-        relations: 3–10; the last two lead to years. Higher: more words, longer passages. Usual: 10.
-        questions: "hops" asks along the graph; "masked" hides spans of a passage, which a search still finds.
-        hops: fewest and most, 1–4. Higher: more searches in a row must be right. Usual: 1 to 3.
-        masks: fewest and most hidden spans, 1–4, no more than the passage has. Higher: harder.
-        graphs: 0: a new graph for every seed. n: one of n fixed graphs, whose index is kept.
-        held_out: "questions": training and evaluation share fixed graphs and no question; "graphs": no graph either.
-        distractors: share of entities with a namesake. Higher: more passages that look right. Usual: 0.25.
-        wordings: ways in which passages are worded, 1–3. Higher: the question's words are found more rarely. Usual: 3.
-        renamed: other names and other words for relations; the facts stay the same.
-        passages: shown by a search. Higher: longer prompts. Usual: 3.
-        passage_words: about how many words of each; 0: the whole passage. Lower: some must be opened. Usual: 20.
-        book: what a model may be trained on beforehand, as `corpus_texts()` gives it: "open": nothing; "part": the
-            share `known` of the facts; "closed": that share too, and there is no search. The latter two need fixed
-            graphs that evaluation shares.
+        entities: number of people, towns, firms and works together, 8–64. Higher: more passages, rarer lucky guesses.
+            Usual: 24.
+        relations: number of relations, 3–10. The last two lead to years. Higher: more words, longer passages.
+            Usual: 10.
+        questions: "hops" asks along the facts of the graph. "masked" hides spans of a passage; a search still finds the
+            whole passage.
+        hops: fewest and most hops, 1–4. Higher: more searches in a row must be right. Usual: 1 to 3.
+        masks: fewest and most hidden spans, 1–4. A passage that has fewer hides them all. Higher: harder.
+        graphs: 0: a new graph for every seed. n: one of n fixed graphs, whose search index is kept.
+        held_out: with fixed graphs, "questions": training and evaluation share the graphs, but no question. "graphs":
+            they share no graph either.
+        distractors: share of entities with a namesake. Higher: more passages that only look right. Usual: 0.25.
+        wordings: number of wordings of passages, 1–3. Higher: passages contain the question's words more rarely.
+            Usual: 3.
+        renamed: other names and other words for relations. The facts stay the same.
+        passages: number of passages that a search shows. Higher: longer prompts. Usual: 3.
+        passage_words: about how many words of each passage a search shows. 0: the whole passage. Lower: the agent must
+            open some passages. Usual: 20.
+        book: which facts `corpus_texts()` gives, to train a model on them beforehand. "open": none. "part": the share
+            `known` of the facts. "closed": the same share, and there is no search. "part" and "closed" need fixed
+            graphs that training and evaluation share.
         known: share of the facts, see `book`.
-        style: "words" as above; "tags" asks for `<think> … </think> <search> … </search>` and real questions.
-        notes: what an observation repeats of earlier turns: "none", the "queries" made, or the facts "found" that the
-            question is about. Without, a policy must see its own history.
-        score: "em" exact match, "f1" of tokens, "substring": a right answer stands in the answer. Aliases count.
-        reader: the agent only decides when to stop: `answer` without more, and a scripted reader answers, right if
-            the question's facts were all read.
+        style: "words": as above. "tags": the agent must write `<think> … </think> <search> … </search>`, and questions
+            are full sentences.
+        notes: what an observation repeats from earlier turns: "none", the "queries", or the facts "found" that the
+            question needs. With "none" a policy must see its own history.
+        score: "em": exact match. "f1": F1 of tokens. "substring": the answer contains a right answer. Aliases count as
+            right.
+        reader: the agent only decides when to stop, with an empty `answer`, and a scripted reader answers. The reader
+            is right if the agent has read all facts of the question.
         reader_error: probability that the reader is wrong nevertheless.
-        noise: probability that a search goes wrong: it misses its best passage, or shows any other in its place.
+        noise: probability that a search goes wrong: its best passage is missing, or another passage replaces it.
         max_turns: turns until the episode is cut off. Usual: 8.
 
-    Reward: the score of the answer at the end, the mean over hidden spans; `success`: all are matched exactly (by
-    substring, where that is the score). What cannot be read or opened comes back as a text that begins with `error:`.
+    Reward: the score of the final answer; with hidden spans, the mean of their scores. `success`: all answers match
+    exactly, or under `score: substring` contain a right answer. The answer to an act that cannot be read, or to the
+    opening of a passage that does not exist, begins with `error:`.
 
-    A step's `info` tells `tool_call`, `tool_error`, `executable`, `format` (1 for the asked form), `process` (1 for a
-    search or an opening that showed a new fact the question needs, else 0), `entities` (share of the entities on the
-    way that the agent named itself) and `due`, the next search that leads on, which no policy sees. The episode's are
-    `searches`, `calls`, `errors`, `gold_hops`, `found_hops`, `known_hops` (facts of the question a model may know) and
-    `stratum`, hops or spans.
+    A step's `info` has `tool_call`, `tool_error`, `executable`, `format` (1 for the asked form), `process` (1 for a
+    search or an opening that showed a new fact that the question needs, else 0), `entities` (share of the question's
+    entities that the agent has written itself) and `due` (the next useful search, which no policy sees). The episode's
+    `info` has `searches`, `calls`, `errors`, `gold_hops` (facts that the question needs), `found_hops` (those that were
+    read), `known_hops` (those that a model may know) and `stratum` (number of hops or spans).
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -138,7 +146,7 @@ class SearchQA(KeepsState[State]):
         self._reader, self._reader_error, self._max_turns = reader, reader_error, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` questions; splits never share a seed."""
+        """`n` questions. Splits never share a seed."""
         return seeded_tasks("searchqa", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
@@ -147,11 +155,11 @@ class SearchQA(KeepsState[State]):
         return as_json((corpus.graph, question))
 
     def difficulty(self, task: Task) -> float:
-        """Hops or hidden spans."""
+        """Number of hops or of hidden spans."""
         return float(count_of(tuple({**self._params, **task.params}["counts"]), task.seed))
 
     def corpus_texts(self) -> list[str]:
-        """The passages of the fixed graphs that training asks about, with those sentences that a model may know."""
+        """The passages of the fixed graphs of training, with only the sentences that a model may know."""
         texts, share = [], self._params["known"]
         for number in range(self._params["graphs"]):
             corpus = corpus_of(self._params, number)
@@ -206,10 +214,10 @@ class SearchQA(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """One search for each fact that was not read yet, then the answer, from what was read.
+        """The next search or opening for a fact that was not read yet. After the last fact, the answer.
 
-        It knows the facts behind the question, but uses no name before it has read it. Without a search engine it
-        answers from those facts.
+        The expert knows which facts the question needs, but uses a name only after it has read it. Without a search
+        engine it answers at once.
         """
         return Action(text=write(self._next(self.state), self._style))
 
@@ -231,7 +239,7 @@ class SearchQA(KeepsState[State]):
         return (" " if self._style == "words" else "; ").join(answers)
 
     def _answered(self, state: State, act: Act) -> list[tuple[str, tuple[str, ...]]]:
-        """What was given and what is right, for each thing that was asked for."""
+        """The given answer and the right answers, for each thing that the question asks for."""
         right = state.question.answers
         if not self._reader:
             return list(zip(parts_of(act.text, len(right)), right, strict=True))
@@ -260,7 +268,7 @@ class SearchQA(KeepsState[State]):
         return ""
 
     def _legal(self, state: State) -> list[str]:
-        """Searches for what was named so far, passages seen, answers that were read."""
+        """Searches for the names that were read, openings of the passages seen, and the read names as answers."""
         graph, question = state.corpus.graph, state.question
         if self._closed:
             acts = [Act(kind=ANSWER, text=name) for name in graph.names]
@@ -306,11 +314,12 @@ def _refuse_impossible(
     refuse.when_reversed(hops=hops, masks=masks)
     refuse.when(
         book != "open" and (not graphs or held_out == "graphs"),
-        f"`book: {book}` needs graphs that training and evaluation share: nobody can know a new one by heart.",
+        f"with `book: {book}` a model knows facts of fixed graphs, and training and evaluation must share these. Found "
+        f"`graphs: {graphs}` and `held_out: {held_out}`.",
         "Set `graphs` to 1 or more and `held_out: questions`.",
     )
     refuse.when(
         book == "closed" and reader,
-        "`reader` answers from what was read, and `book: closed` lets nothing be read.",
-        "Drop one.",
+        "`reader: true` answers from passages that were read, and with `book: closed` nothing can be read.",
+        "Set `reader: false`, or choose another `book`.",
     )

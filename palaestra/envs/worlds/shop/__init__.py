@@ -1,1 +1,1 @@
-"""A web shop in text: search, look, choose options, buy what an instruction asks for. The environment is in `world`."""
+"""A web shop in text, in which an agent buys what an instruction asks for. The environment is in `world`."""

@@ -1,6 +1,6 @@
-"""The catalogue of the shop: products in families of near twins, what is asked for, how a purchase is graded, search.
+"""The catalogue of the shop: its products, the goals of instructions, the score of a purchase, and search.
 
-Knows products and goals. Knows nothing of pages, turns or agents.
+A family of the catalogue is a product that fulfills a goal, and similar products (distractors) that do not.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from functools import lru_cache
 from palaestra.data import derive
 from palaestra.envs.worlds.shop.words import DEPARTMENTS, Department
 
-ATTRIBUTES = 3  # of a product; the first two are in its title
-MOST_FOUND = 50  # products that a search shows at most
+ATTRIBUTES = 3  # attributes of a product; the first two are in its title
+MOST_FOUND = 50  # most products that a search finds
 SAME_TYPE, SAME_DEPARTMENT, ELSEWHERE = 1.0, 0.5, 0.0
-TYPE_WEIGHT, TITLE_WEIGHT, DETAIL_WEIGHT = 4, 2, 1  # of a word that a search asks for
+TYPE_WEIGHT, TITLE_WEIGHT, DETAIL_WEIGHT = 4, 2, 1  # of a searched word that is the type, in the title, in the details
 Choice = tuple[str, str]  # an option and its value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """What is for sale. `options` tells for each option which values there are."""
+    """A product that is for sale. `options`: each option with the values that this product has."""
 
     department: str
     type: str
@@ -33,13 +33,13 @@ class Product:
 
     @property
     def title(self) -> tuple[str, ...]:
-        """The words that lists show."""
+        """The words that lists of products show."""
         return (*self.attributes[: ATTRIBUTES - 1], self.type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is asked for: a type and constraints. `most` is the price bound, None if there is none."""
+    """What an instruction asks for: a type and constraints. `most`: the highest price, None if every price is right."""
 
     department: str
     type: str
@@ -49,20 +49,20 @@ class Goal:
 
     @property
     def constraints(self) -> int:
-        """How many there are."""
+        """The number of constraints."""
         return len(self.attributes) + len(self.options) + (self.most is not None)
 
     def possible(self, product: Product) -> bool:
-        """Whether this product, with the right options chosen, is all that is asked for."""
+        """Whether this product fulfills the goal when the right options are chosen."""
         offered = tuple((name, value) for name, value in self.options if value in product.options.get(name, ()))
         return product.type == self.type and score(self, product, offered) == 1.0
 
 
 def score(goal: Goal, product: Product, chosen: Sequence[Choice]) -> float:
-    """What a purchase is worth: f · (attributes met + options met + bound kept) / constraints.
+    """The score of a purchase: f · (attributes met + options met + bound kept) / constraints.
 
-    f is 1 for the type that is asked for, 0.5 for another type of its department, 0 elsewhere. An option is met if its
-    value was chosen; the bound is kept by a price that is not above it.
+    f is 1 for the goal's type, 0.5 for another type of its department, and else 0. An option is met if its value was
+    chosen. The bound is kept if the price is not above it.
     """
     if product.type == goal.type:
         factor = SAME_TYPE
@@ -75,14 +75,17 @@ def score(goal: Goal, product: Product, chosen: Sequence[Choice]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Products by number, one goal for each family, and for each word the products that it says something of."""
+    """The products, one goal for each family, and an index from words to the products that have them."""
 
     products: tuple[Product, ...]
     goals: tuple[Goal, ...]
-    index: Mapping[str, tuple[tuple[int, int], ...]]  # word → (number, weight) of products
+    index: Mapping[str, tuple[tuple[int, int], ...]]  # word → (number, weight) of each product that has it
 
     def search(self, words: Sequence[str]) -> tuple[int, ...]:
-        """Numbers of the products that these words say most of, best first, then by number; no word, no product."""
+        """Numbers of the products that have some of these words, by the sum of the words' weights, highest first.
+
+        Products of equal weight are in the order of their numbers.
+        """
         weights: Counter[int] = Counter()
         for word in dict.fromkeys(words):
             for number, weight in self.index.get(word, ()):
@@ -90,21 +93,21 @@ class Catalogue:
         return tuple(sorted(weights, key=lambda number: (-weights[number], number))[:MOST_FOUND])
 
 
-# ---- making one -------------------------------------------------------------------------------------------
+# ---- making a catalogue -----------------------------------------------------------------------------------
 def families(products: int, distractors: int) -> int:
-    """How many goals a catalogue has."""
+    """The number of families in a catalogue, which is also its number of goals."""
     return products // (1 + distractors)
 
 
 def constraints_of(number: int, family: int, constraints: tuple[int, int]) -> int:
-    """How many constraints a family's goal has; `build` makes it so."""
+    """The number of constraints of a family's goal. `difficulty` uses it without making the catalogue."""
     fewest, most = constraints
     return fewest + derive(number, "constraints", family) % (most - fewest + 1)
 
 
 @lru_cache(maxsize=64)
 def build(departments: int, products: int, constraints: tuple[int, int], distractors: int, number: int) -> Catalogue:
-    """The catalogue of this number. A family is a product, its goal, and `distractors` that miss one constraint."""
+    """The catalogue of this number. Each family has `distractors` products that miss one constraint of its goal."""
     draw = random.Random(derive(number, "catalogue"))
     made: list[Product] = []
     goals = []
@@ -136,7 +139,7 @@ def _product(departments: int, draw: random.Random) -> Product:
 
 
 def _goal(product: Product, count: int, draw: random.Random) -> tuple[Goal, list[str]]:
-    """A goal of `count` constraints that the product fulfills, one attribute at least; and what its constraints are."""
+    """A goal that the product fulfills, with `count` constraints, one of them an attribute; and what they constrain."""
     first, *others = draw.sample(product.attributes, ATTRIBUTES)
     kinds = [first, *draw.sample([*others, *product.options, "price"], count - 1)]
     bound = -(-product.price // 10) * 10
@@ -153,7 +156,7 @@ def _goal(product: Product, count: int, draw: random.Random) -> tuple[Goal, list
 
 
 def _twin(product: Product, goal: Goal, missing: str, draw: random.Random) -> Product:
-    """A product like this one that misses one constraint of the goal."""
+    """A product of the same type that misses only the constraint `missing` of the goal."""
     shelf = DEPARTMENTS[product.department]
     bound = -(-product.price // 10) * 10
     price = bound + draw.randint(1, 20) if missing == "price" else draw.randint(bound - 9, bound)
@@ -168,7 +171,7 @@ def _twin(product: Product, goal: Goal, missing: str, draw: random.Random) -> Pr
 def _shuffled(
     attributes: tuple[str, ...], goal: Goal, shelf: Department, missing: str, draw: random.Random
 ) -> tuple[str, ...]:
-    """The attributes of a twin: `missing` exchanged, what nobody asked for perhaps too, in another order."""
+    """The attributes of a twin in a new order. `missing` and some that the goal does not name are replaced."""
     others = [one for one in shelf.attributes if one not in attributes]
     draw.shuffle(others)
     kept = [one for one in attributes if one != missing and (one in goal.attributes or draw.random() < 0.5)]

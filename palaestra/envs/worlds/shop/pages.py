@@ -1,7 +1,4 @@
-"""Pages of the shop as text, in two styles and two vocabularies, and commands as they are written and read.
-
-Knows words and layouts. Knows nothing of rewards or turns.
-"""
+"""Write the pages and commands of the shop as text, in two styles and two vocabularies, and read commands."""
 
 from __future__ import annotations
 
@@ -22,14 +19,18 @@ LONGEST_SEARCH = 12  # words
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a shop is written. "page" names products by number, `p017`, and writes `click[red]`; "words" is shorter."""
+    """Writes pages and commands, and reads commands.
+
+    The style "page" names products by number, `p017`, and writes `click[red]`. The style "words" is shorter: it names
+    products by their place in the list and writes `click red`.
+    """
 
     style: Style
     words: Vocabulary
 
     # ---- commands -----------------------------------------------------------------------------------------
     def write(self, store: Store, state: State, command: Command) -> str:
-        """A command that is possible here, as text."""
+        """A command as text. It must be possible in this state."""
         say = self.words.say
         match command.kind:
             case "search":
@@ -39,7 +40,7 @@ class Wording:
         return say(command.kind)
 
     def read(self, store: Store, state: State, text: str) -> Command | None:
-        """What a text means here; NOTHING, if that is not possible; None, if it cannot be read."""
+        """The command that a text means; NOTHING for a click on what is not on the page; None if it cannot be read."""
         found = SPOKEN.fullmatch(text.lower())
         if found is None:
             return None
@@ -56,7 +57,7 @@ class Wording:
         return None
 
     def legal(self, store: Store, state: State) -> list[str]:
-        """What can be done here; of searches those that make sense."""
+        """The commands that are possible here, as texts. Only the searches of `queries` are among them."""
         clicks = [self._call("click", text) for text, _ in self._links(store, state)]
         back, buy = self.words.say("back"), self.words.say("buy")
         match state.page:
@@ -71,7 +72,7 @@ class Wording:
         return f"{verb}[{text}]" if self.style == "page" else f"{verb} {text}"
 
     def _links(self, store: Store, state: State) -> list[tuple[str, Command]]:
-        """What can be clicked here, with what that means."""
+        """The texts that can be clicked here, each with its command."""
         found: list[tuple[str, Command]] = []
         if state.page == "results":
             for place, number in enumerate(shown(store, state), start=1):
@@ -90,7 +91,7 @@ class Wording:
 
     # ---- pages --------------------------------------------------------------------------------------------
     def show(self, store: Store, state: State) -> str:
-        """The page where the buyer is, under what is asked for."""
+        """The text of the buyer's page, after the instruction."""
         said = ["nothing happens."] if state.failed else []
         page = {"search": self._search, "results": self._results, "item": self._item, "cart": self._cart}[state.page]
         return ("\n" if self.style == "page" else " ").join([*said, self._ask(store.goal), *page(store, state)])

@@ -1,7 +1,4 @@
-"""A visit to the shop: where the buyer is, what each command does, and the shortest way to the right purchase.
-
-Knows pages as states, and commands as what is meant. Knows nothing of how pages and commands are written.
-"""
+"""A visit to the shop: its state, the effect of each command, and the shortest way to a right purchase."""
 
 from __future__ import annotations
 
@@ -20,9 +17,12 @@ Kind = Literal["search", "open", "choose", "turn", "back", "buy", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is meant: words to search for, a product to open, an option's value to choose, a page to turn by 1 or −1.
+    """What the buyer does. The kind "nothing" stands for a text without a meaning on this page; it changes nothing.
 
-    "nothing" is what can be read and is not possible here.
+    Attributes:
+        words: what to search for.
+        number: the product to open; of the kind "turn", 1 for the next page and −1 for the previous one.
+        choice: the option and the value to choose.
     """
 
     kind: Kind
@@ -36,12 +36,13 @@ BACK, BUY, NOTHING = Command("back"), Command("buy"), Command("nothing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """What stays the same during a visit.
+    """What does not change during a visit.
 
     Attributes:
-        right: products that fulfill the goal with the right options. query: the search that shows one on the earliest
-            page, which is `depth`, counted from 0.
-        name: of the catalogue and its goal. seed: decides what fails.
+        right: numbers of the products that fulfill the goal with the right options.
+        query: the search that lists one of them on the earliest page; depth: that page, from 0.
+        name: identifies the catalogue and the goal.
+        seed: decides which searches leave out products and which choices fail.
         missing, slip: probabilities that a search leaves out a product and that the choice of an option fails.
     """
 
@@ -60,12 +61,16 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far a visit is. Frozen: a snapshot is the state itself.
+    """The state of a visit.
 
     Attributes:
-        found: products of the last search, best first; the list shows its page `place`, counted from 0.
-        item: the product that is looked at or in the cart. chosen: of its options. seen: products looked at so far.
-        bought: whether the visit ended. failed: whether the last command changed nothing.
+        found: products of the last search, best first.
+        place: the page of this list that is shown, from 0.
+        item: the product whose page is open, or that is in the cart; −1 if there is none.
+        chosen: the options chosen for it.
+        seen: products whose pages were opened so far.
+        bought: whether the order was placed, which ends the visit.
+        failed: whether the last command changed nothing.
     """
 
     page: Page = "search"
@@ -80,18 +85,18 @@ class State:
 
 
 def shown(store: Store, state: State) -> tuple[int, ...]:
-    """The products on the page of the list where the buyer is."""
+    """The products on the present page of the list."""
     return state.found[state.place * store.page_size : (state.place + 1) * store.page_size]
 
 
 def pages(store: Store, state: State) -> int:
-    """How many pages the list has, one at least."""
+    """The number of pages of the list, at least 1."""
     return max(1, -(-len(state.found) // store.page_size))
 
 
 # ---- what commands do -------------------------------------------------------------------------------------
 def act(store: Store, state: State, command: Command) -> State:
-    """The state after a command; what is not possible changes nothing but the turn."""
+    """The state after a command. A command that is not possible changes only `turn` and `failed`."""
     after = _next(store, state, command)
     return replace(after or state, turn=state.turn + 1, failed=after is None)
 
@@ -142,22 +147,22 @@ def _with(state: State, choice: Choice) -> tuple[Choice, ...]:
 
 # ---- the shortest way -------------------------------------------------------------------------------------
 def queries(goal: Goal) -> list[tuple[str, ...]]:
-    """Searches that make sense: the type with one attribute that is asked for, with all of them, alone."""
+    """The searches that make sense: the goal's type with one of its attributes, with all of them, and alone."""
     some = ((attribute, goal.type) for attribute in goal.attributes)
     return list(dict.fromkeys([*some, (*goal.attributes, goal.type), (goal.type,)]))
 
 
 def enter(catalogue: Catalogue, goal: Goal, **options: Any) -> Store:
-    """The store for one visit; it knows from the start which products are right and which search shows one early."""
+    """The store for one visit, with the right products and the best search already found."""
     right = frozenset(number for number, product in enumerate(catalogue.products) if goal.possible(product))
     size = options["page_size"]
     pages_of = {query: _earliest(catalogue.search(query), right, size) for query in queries(goal)}
-    best = min(pages_of, key=lambda query: pages_of[query])  # of equals the one that comes first
+    best = min(pages_of, key=lambda query: pages_of[query])  # the first of those that are equally good
     return Store(catalogue=catalogue, goal=goal, right=right, query=best, depth=int(pages_of[best]), **options)
 
 
 def way(store: Store, state: State) -> list[Command]:
-    """Commands of a shortest way from here to a purchase that is worth 1, if searches leave out nothing."""
+    """The commands of a shortest way from here to a purchase with score 1, if no search leaves out a product."""
     if state.bought:
         return []
     if state.page == "search":
@@ -175,14 +180,14 @@ def way(store: Store, state: State) -> list[Command]:
 
 
 def _from_list(store: Store, state: State) -> list[Command]:
-    """The nearest page with a right product; another search, if that is nearer."""
+    """The way from a list: turn to the nearest right product, or search again if that is shorter."""
     ways = [[BACK, *_after_search(store)]]
     for position, number in enumerate(state.found):
         if number in store.right:
             steps = position // store.page_size - state.place
             turns = [Command("turn", number=1 if steps > 0 else -1)] * abs(steps)
             ways.append([*turns, *_purchase(store, number)])
-    return min(reversed(ways), key=len)  # of equals one without another search
+    return min(reversed(ways), key=len)  # of equally short ways, one without another search
 
 
 def _after_search(store: Store) -> list[Command]:
@@ -201,5 +206,5 @@ def _pay(store: Store) -> list[Command]:
 
 
 def _earliest(found: Sequence[int], right: frozenset[int], page_size: int) -> float:
-    """The page of the first right product; infinity, if there is none."""
+    """The page of the first right product, from 0; infinity if there is none."""
     return next((float(place // page_size) for place, number in enumerate(found) if number in right), math.inf)

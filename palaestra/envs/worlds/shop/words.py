@@ -1,7 +1,4 @@
-"""Words of the shop: departments with what they sell, and a second vocabulary for the same things.
-
-Knows words. Knows nothing of products, pages or goals.
-"""
+"""The words of the shop: departments with the products that they sell, and a second vocabulary."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ VocabularyName = Literal["plain", "renamed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Department:
-    """What belongs together: types of products, the attributes they may have, options with their values."""
+    """The types of products of a department, the attributes that they may have, and their options with all values."""
 
     types: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -66,7 +63,7 @@ RENAMED = """
     finish=surface matte=dull glossy=polished natural=raw
     color=shade red=crimson blue=azure green=olive black=ebony white=ivory
     yellow=amber silver=chrome brown=chestnut gray=slate
-"""  # word=other word
+"""  # plain word=new word
 
 
 VOCABULARIES: dict[VocabularyName, Vocabulary] = {

@@ -1,7 +1,4 @@
-"""The shop as an environment: tasks, observations, rewards and the expert.
-
-Knows turns and rewards. Knows nothing of how catalogues are made or pages are written.
-"""
+"""The environment `shop`: an agent searches a web shop and buys what an instruction asks for."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ Few = Annotated[int, pydantic.Field(ge=1, le=5)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """How far one episode is: a store with its goal, and the visit to it."""
+    """The state of an episode: the store with its goal, and the visit to it."""
 
     store: Store
     visit: State
@@ -38,34 +35,34 @@ class Episode:
 class Shop(KeepsState[Episode]):
     """Search a shop, look at products, choose options and buy what an instruction asks for.
 
-    `search[soft jacket]` lists what has these words in its title or details; `click[p017]` opens a product,
-    `click[red]` chooses an option's value, `click[next]` and `click[previous]` turn the page of a list, `back` leaves
-    a page, `buy` puts the product into the cart, and there orders it. What a product is, in full, and which values its
-    options have stands on its own page only. Brackets may be left out.
+    `search[soft jacket]` lists products that have some of these words in their title or details. `click[p017]` opens a
+    product, `click[red]` chooses a value of an option, and `click[next]` and `click[previous]` turn the pages of a
+    list. `back` leaves a page. `buy` puts the product into the cart, and in the cart it places the order. Only the page
+    of a product shows all of its attributes and the values of its options. Brackets may be left out.
 
     Args:
         departments: 1–4, each with four types of products. Higher: more words. Usual: 4.
-        products: of the catalogue, up to 1000. Higher: more to look through. Usual: 200.
-        constraints: fewest and most of them, 1–5, mixed evenly: attributes, options, a price bound. Higher: a chance
-            purchase is worth less. Usual: 2 to 5.
-        distractors: for each product that may be asked for, products of its type that miss one constraint. Higher:
-            lists and titles tell less. Usual: 3.
-        catalogues: 0 makes a new one for every seed; k > 0 lets all seeds shop in k fixed ones, where training asks
-            for other products than all else.
+        products: number of products in the catalogue, up to 1000. Higher: more to look through. Usual: 200.
+        constraints: fewest and most constraints of an instruction, 1–5, mixed evenly. Constraints are attributes,
+            options and a price bound. Higher: a random purchase is worth less. Usual: 2 to 5.
+        distractors: for each product that an instruction may ask for, the number of products of its type that miss one
+            constraint. Higher: lists and titles say less. Usual: 3.
+        catalogues: 0: a new catalogue for every seed. k > 0: all seeds share k fixed catalogues, and training asks for
+            other products than the other splits.
         page_size: products on a page of a list. Lower: more turns. Usual: 10.
-        cart: `buy` has to be confirmed in the cart. Without: it orders at once.
-        style: "page" has numbers for products and brackets; "words" is short, and clicks name a place of the list,
-            `click 2`, for small models.
-        vocabulary: "plain"; "renamed" has other words for all commands, products, attributes and options.
+        cart: whether a second `buy`, in the cart, must confirm the order. False: the first `buy` places it.
+        style: "page" names products by number and writes brackets. "words" is shorter, for small models: clicks name
+            products by their place in the list, as in `click 2`.
+        vocabulary: "plain", or "renamed", which has other words for all commands, products, attributes and options.
         missing: probability that a search leaves out a product. Usual: 0.
-        slip: probability that the choice of an option fails, so that it has to be repeated. Usual: 0.
-        max_turns: turns until the episode is cut off. The expert needs up to 9 or so. Usual: 15.
+        slip: probability that the choice of an option fails and must be repeated. Usual: 0.
+        max_turns: turns until the episode is cut off. The expert needs up to about 9. Usual: 15.
 
-    Reward: at the order, f · (attributes met + options met + bound kept) / constraints, in [0, 1]. f is 1 for the type
-    that is asked for, 0.5 for another type of its department, else 0. `success`: the order was worth 1.
+    Reward: f · (attributes met + options met + bound kept) / constraints for the order, in [0, 1]. f is 1 for the type
+    that the instruction asks for, 0.5 for another type of its department, and else 0. `success`: the reward is 1.
 
-    A step's `info` tells `process`, 1 if the shortest way to the right order got shorter, and `executable`, 0 for what
-    is not possible here or cannot be read. The last one tells `score`, the reward.
+    A step's `info` has `process`, 1 if the shortest way to a right order became shorter, and `executable`, 0 if the
+    command could not be read or changed nothing. The `info` of the last step has `score`, the reward.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -102,17 +99,17 @@ class Shop(KeepsState[Episode]):
         self._wording = Wording(style, VOCABULARIES[vocabulary])
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` instructions; splits never share a seed."""
+        """`n` instructions. Other splits never have the seeds of "train"."""
         return seeded_tasks("shop", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The catalogue, by what it is drawn from, and which of its goals is asked for."""
+        """The numbers that the catalogue is drawn from, and the number of the goal."""
         world = {**self._params, **task.params}
         sizes = [world[name] for name in ("departments", "products", "constraints", "distractors")]
         return [*sizes, *_asked(world, task.seed)]
 
     def difficulty(self, task: Task) -> float:
-        """Constraints of the instruction."""
+        """The number of constraints of the instruction."""
         world = {**self._params, **task.params}
         return float(constraints_of(*_asked(world, task.seed), tuple(world["constraints"])))
 
@@ -158,7 +155,7 @@ class Shop(KeepsState[Episode]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The next command of a shortest way to a right order; it knows which products are right."""
+        """The next command of a shortest way to a right order. The expert knows which products are right."""
         store, visit = self.state.store, self.state.visit
         return Action(text=self._wording.write(store, visit, way(store, visit)[0]))
 
@@ -175,9 +172,10 @@ class Shop(KeepsState[Episode]):
 
 
 def _asked(world: Mapping[str, Any], seed: int) -> tuple[int, int]:
-    """The number of the catalogue and the family that is asked for.
+    """The number of the catalogue, and the number of the family whose goal is the instruction.
 
-    In fixed catalogues training asks for families of even numbers and all else for odd ones, as their seeds are.
+    With fixed catalogues, training asks for families of even numbers and the other splits for odd ones, since their
+    seeds are even and odd.
     """
     if not world["catalogues"]:
         return seed, 0
@@ -196,4 +194,4 @@ def _refuse_impossible(
         f"{products} products are too few for two goals with {distractors} distractors each.",
         f"Set `products: {2 * (1 + distractors)}` or more, or fewer `distractors`.",
     )
-    refuse.when_certain("nothing could ever be bought right", **probabilities)
+    refuse.when_certain("some instructions could never be fulfilled", **probabilities)

@@ -1,1 +1,1 @@
-"""Questions that are answered with tools of any kind, one answer right or wrong. The environment is in `world`."""
+"""Questions that an agent answers with tools of any kind. The environment is in `world`."""

@@ -1,7 +1,4 @@
-"""One episode: the question, what calls found, and what an expert would do next.
-
-Knows problems, calls and results. Knows nothing of rewards or of how a call is run.
-"""
+"""The state of an episode of `tool_tasks`, and the expert's next call."""
 
 from __future__ import annotations
 
@@ -22,18 +19,18 @@ ANSWER = "answer"
 
 
 def key_of(name: str, arguments: Mapping[str, Any]) -> str:
-    """Equal for calls that ask the same."""
+    """A key that is equal for calls of the same tool with the same arguments."""
     return f"{name} {json.dumps(dict(arguments), sort_keys=True)}"
 
 
 def answer_call(text: str) -> ToolCall:
-    """An answer, written as a call."""
+    """The call that gives an answer."""
     return ToolCall(name=ANSWER, arguments={"text": text})
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a call found: how it was written, what was meant, what came."""
+    """A result: its call as the agent wrote it, the key of the call, and the text that it returned."""
 
     written: str
     key: str
@@ -41,25 +38,25 @@ class Found:
 
     @property
     def is_word(self) -> bool:
-        """Whether the result can stand in a sum or be an answer."""
+        """Whether the result is short enough for a sum or an answer."""
         return len(self.text) <= 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far one episode is. Frozen: a snapshot is the state itself."""
+    """The state of an episode."""
 
     question: Question
     problem: Problem | None
     seed: int
     noise: float
-    found: tuple[Found, ...] = ()  # what calls that went well gave, each once
-    said: tuple[str, ...] = ()  # the last act's results, or what was wrong with it
+    found: tuple[Found, ...] = ()  # results of successful calls, each once
+    said: tuple[str, ...] = ()  # the results of the last act, or its fault
     turn: int = 0
     totals: Totals = field(default_factory=Totals)
 
     def resolved(self, text: str) -> str:
-        """A text with results in the places of `r1`, `r2` …"""
+        """The text with results in place of `r1`, `r2` …"""
 
         def result(match: re.Match[str]) -> str:
             place = int(match[1])
@@ -70,17 +67,18 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """What can be done with the tools that are there.
+    """Finds the expert's next call, and all calls that make sense.
 
     Attributes:
-        names: of the tools. refer: whether results are named, as `r1`, rather than written out.
+        names: names of the tools.
+        refer: whether arguments refer to results, as in `r1`, in place of repeating them.
     """
 
     names: tuple[str, ...]
     refer: bool
 
     def next_call(self, state: State) -> ToolCall:
-        """The first call of the way to the answer that was not made yet; at its end the answer."""
+        """The first call of the expert's plan that was not made yet; after the last one, the answer."""
         asked = {entry.key for entry in state.found}
         for call in self._plan(state):
             meant = {k: self.meant(state, v) for k, v in call.arguments.items()}
@@ -89,11 +87,11 @@ class Solver:
         return self._answer(state, state.question.answers[0])
 
     def meant(self, state: State, value: Any) -> Any:
-        """An argument, with results where it names them."""
+        """An argument with results in place of `r1`, `r2` …"""
         return state.resolved(value) if self.refer and isinstance(value, str) else value
 
     def sensible(self, state: State) -> list[ToolCall] | None:
-        """Calls that make sense now: all lookups, the sum and some like it, the results as answers."""
+        """Calls that make sense now: all facts, sums, the results as answers. None for a question of a file."""
         problem = state.problem
         if problem is None:
             return None
@@ -106,7 +104,7 @@ class Solver:
         return [call for call in calls if call is not None] + [self.next_call(state)]
 
     def _plan(self, state: State) -> list[ToolCall]:
-        """All calls that lead to the answer, as far as they can be written now."""
+        """All calls that lead to the answer."""
         if state.problem is None:
             return [ToolCall(name=name, arguments=arguments) for name, arguments in state.question.calls]
         problem = state.problem
@@ -116,7 +114,7 @@ class Solver:
         return plan
 
     def _fact_call(self, problem: Problem, fact: Fact) -> ToolCall | None:
-        """How to find a number with the tools that are there."""
+        """The call that finds a fact; None if no tool can."""
         name, column = fact
         if "lookup" in self.names:
             return ToolCall(name="lookup", arguments={"name": name, "column": column})
@@ -128,7 +126,7 @@ class Solver:
         return None
 
     def _operand(self, state: State, problem: Problem, fact: Fact) -> str:
-        """A number of the table: the name of the result that it is, or its digits."""
+        """A fact as an operand: with `refer` the name of the result that has it, else its digits."""
         text, call = str(problem.table[fact]), self._fact_call(problem, fact)
         key = "" if call is None else key_of(call.name, call.arguments)
         places = [n for n, entry in enumerate(state.found, start=1) if (entry.key, entry.text) == (key, text)]

@@ -1,7 +1,4 @@
-"""Problems of the built-in generator: a small table of goods, and a sum of some of its numbers.
-
-Knows words, numbers and expressions. Knows nothing of tools or of how calls are written.
-"""
+"""The built-in problems of `tool_tasks`: a small table, and a sum of some of its numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ SIGNS = ("+", "-", "*")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The nouns of a world: what is listed, and what is told of each."""
+    """The nouns of a table: its name, the names of its lines, and its columns."""
 
     table: str
     names: tuple[str, ...]
@@ -44,7 +41,7 @@ Fact = tuple[str, str]  # name and column
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A table and a question about it: signs stand between facts, worked out from left to right."""
+    """A table and a sum of some of its numbers (facts). The signs between them apply from left to right."""
 
     words: Words
     table: Mapping[Fact, int]
@@ -53,11 +50,11 @@ class Problem:
 
     @property
     def names(self) -> list[str]:
-        """What the table lists, in its order."""
+        """The names of the lines, in their order."""
         return list(dict.fromkeys(name for name, _ in self.table))
 
     def expression(self, operands: Sequence[str]) -> str:
-        """The sum with these operands in the places of the facts: `( a + b ) * c`."""
+        """The sum with these operands in place of the facts: `( a + b ) * c`."""
         text = operands[0]
         for number, (sign, operand) in enumerate(zip(self.signs, operands[1:], strict=True)):
             text = f"{text} {sign} {operand}" if number == 0 else f"( {text} ) {sign} {operand}"
@@ -65,12 +62,12 @@ class Problem:
 
     @property
     def question(self) -> str:
-        """As the agent reads it: `( apple price + drum weight ) * jar stock`."""
+        """The sum as the agent reads it: `( apple price + drum weight ) * jar stock`."""
         return self.expression([f"{name} {column}" for name, column in self.facts])
 
     @property
     def answer(self) -> str:
-        """What comes out."""
+        """The value of the sum."""
         return str(Fraction(evaluate(self.expression([str(self.table[fact]) for fact in self.facts]))))
 
     @property
@@ -84,7 +81,7 @@ class Problem:
 
     @property
     def documents(self) -> dict[str, str]:
-        """The table as sentences, a text for each line."""
+        """The table as sentences, one text for each line."""
         return {
             name: " ".join(f"The {column} of {name} is {self.table[name, column]}." for column in self.words.columns)
             for name in self.names
@@ -95,10 +92,10 @@ def make_problem(*, facts: tuple[int, int], names: int, largest: int, wording: W
     """The problem of a seed.
 
     Args:
-        facts: fewest and most, mixed evenly.
+        facts: fewest and most facts, mixed evenly.
         names: lines of the table.
-        largest: number in it; the smallest is 1.
-        wording: which nouns. The same seed asks for the same sum of the same cells, whatever they are called.
+        largest: largest number in the table. The smallest is 1.
+        wording: the nouns. They do not change the numbers of a seed, or the cells that its sum has.
     """
     draw = random.Random(derive(seed, "tool_tasks"))
     words = WORDS[wording]

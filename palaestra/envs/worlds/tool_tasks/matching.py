@@ -1,7 +1,4 @@
-"""Whether an answer is right: as a text, as a number, or as an expression of mathematics.
-
-Knows texts and numbers. Knows nothing of questions.
-"""
+"""Decide whether an answer is right: as a text, as a number, or as a mathematical expression."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from palaestra.errors import missing_extra
 from palaestra.tools.threads import POOL, Late
 
 Match = Literal["exact", "math"]
-LONGEST = 2000  # characters of an answer that are compared
-SECONDS = 5.0  # for mathematics: expressions can be made that take for ever
+LONGEST = 2000  # most characters of an answer that are compared
+SECONDS = 5.0  # limit of a mathematical comparison, since some expressions would take forever
 
 
 def matches(given: str, right: Sequence[str]) -> bool:
-    """Whether a text is one of those that are right: numbers by their value, all else by its words."""
+    """Whether a text is one of the right answers. Numbers are compared by value, other texts by their words."""
     given = given.strip()[:LONGEST]
     value = number(given)
     for one in right:
@@ -34,9 +31,9 @@ def matches(given: str, right: Sequence[str]) -> bool:
 
 
 async def equals(given: str, right: Sequence[str]) -> bool:
-    """Whether an expression is mathematically the same as one that is right (package math-verify), or matches as text.
+    """Whether a text is a right answer by `matches`, or is mathematically equal to one (package math-verify).
 
-    Raises: MissingExtra.
+    Raises: MissingExtra, without the package.
     """
     verify = _package()
     if matches(given, right):
@@ -64,11 +61,11 @@ def _package() -> Any:
     except ModuleNotFoundError as error:
         raise missing_extra("math_verify", extra="tools", needed_for="match: math") from error
 
-    for name in ("math_verify.parser", "math_verify.grader"):  # they warn in each call that they do not use signals
+    for name in ("math_verify.parser", "math_verify.grader"):  # in each call they warn that they do not use signals
         logging.getLogger(name).setLevel(logging.ERROR)
 
     def verify(right: str, given: str) -> bool:
-        # Its own time-outs are signals, which only the main thread may set.
+        # The package's own time limits use signals, which only the main thread may set.
         gold, answer = (math_verify.parse(_formula(text), parsing_timeout=None) for text in (right, given))
         return bool(math_verify.verify(gold, answer, timeout_seconds=None))
 

@@ -1,7 +1,4 @@
-"""What a recipe's list of tools means: built-in ones by name, functions of files, servers.
-
-Knows the tools room. Knows nothing of episodes beyond the table or files that tools look into.
-"""
+"""Build the tools that a recipe lists: built-in tools by name, functions of files, and MCP servers."""
 
 from __future__ import annotations
 
@@ -27,13 +24,13 @@ Spec = str | dict[str, dict[str, Any]]
 
 
 class Plain(Section):
-    """Options of a tool without any of its own."""
+    """Options of a tool that has only a cost."""
 
     cost: NonNegative = 0.0
 
 
 class Searching(Section):
-    """`search`: documents are a JSONL file or a folder; without, the lines of the built-in table."""
+    """Options of `search`. `documents`: a JSONL file or a folder. None: the built-in table."""
 
     documents: str | None = None
     k: PositiveInt = 3
@@ -42,7 +39,7 @@ class Searching(Section):
 
 
 class Querying(Section):
-    """`sql`: the database is a SQLite file; without, the built-in table."""
+    """Options of `sql`. `database`: a SQLite file. None: the built-in table."""
 
     database: str | None = None
     writes: bool = False
@@ -52,7 +49,7 @@ class Querying(Section):
 
 
 class Running(Section):
-    """`python`: variables last for an episode. "subprocess" isolates nothing: only for code that is trusted."""
+    """Options of `python`. Variables last for an episode. "subprocess" isolates nothing: only for trusted code."""
 
     backend: Literal["bubblewrap", "subprocess"] = "bubblewrap"
     timeout_s: Positive = 5.0
@@ -61,7 +58,7 @@ class Running(Section):
 
 
 class Serving(Section):
-    """`mcp`: the fields of palaestra.tools.mcp.McpServer."""
+    """Options of `mcp`: the fields of palaestra.tools.mcp.McpServer."""
 
     command: tuple[str, ...] = ()
     url: str = ""
@@ -83,21 +80,21 @@ OPTIONS: dict[str, type[Section]] = {
     "python": Running,
     "mcp": Serving,
 }
-QUICK = frozenset({"lookup", "calculator", "search", "tables"})  # answered at once, without a thread
+QUICK = frozenset({"lookup", "calculator", "search", "tables"})  # these answer at once, without a thread
 
 
 class Supply:
-    """The tools of one environment, and for each episode what stands behind them.
+    """Builds the tools of each episode, with their servers, databases and interpreters.
 
     Args:
         specs: as in a recipe: `calculator`, `file.py:function`, `{sql: {database: shop.db}}`, `{mcp: {url: …}}`.
 
-    Raises: RecipeError, UnknownName, ContractError: before anything is played.
+    Raises: RecipeError, UnknownName or ContractError, for a tool that cannot be built.
     """
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         if not specs:
-            raise RecipeError(where="environment tool_tasks", what="`tools` is empty.", remedy="Name at least one.")
+            raise RecipeError(where="environment tool_tasks", what="`tools` is empty.", remedy="Name one or more.")
         self._specs = [_checked(spec) for spec in specs]
         self.names = [name for name, _ in self._specs]
         self._databases: list[Database] = []
@@ -106,17 +103,17 @@ class Supply:
 
     @property
     def remembers(self) -> bool:
-        """Whether a call may change what later calls answer, in ways that nobody here can undo."""
+        """Whether a call may change the results of later calls in a way that cannot be undone."""
         lasting = any(name in ("mcp", "python") for name, _ in self._specs)
         return lasting or any(isinstance(chosen, Querying) and chosen.writes for _, chosen in self._specs)
 
     def needs_table(self) -> list[str]:
-        """Tools that look into the built-in table."""
+        """The names of the tools that read the built-in table."""
         sources = {"lookup": None, "search": "documents", "sql": "database"}
         return [n for n, o in self._specs if n in sources and getattr(o, sources[n] or "", None) is None]
 
     async def open(self, problem: Problem | None) -> list[Tool]:
-        """The tools of an episode. What the last one used is closed first."""
+        """The tools of a new episode. Those of the last one are closed first."""
         await self.close()
         found: list[Tool] = []
         for name, chosen in self._specs:
@@ -124,7 +121,7 @@ class Supply:
         return found
 
     async def close(self) -> None:
-        """Stop servers and drop copies of data."""
+        """Stop the servers and interpreters, and close the databases."""
         databases, self._databases = self._databases, []
         connections, self._connections = self._connections, []
         pythons, self._pythons = self._pythons, []
@@ -174,7 +171,7 @@ class Supply:
 
 @functools.cache
 def _pool(backend: Literal["bubblewrap", "subprocess"]) -> PythonPool:
-    """Interpreters for all episodes of a process."""
+    """The interpreters for all episodes of this process."""
     pool = PythonPool(backend=backend)
     atexit.register(pool.close)
     return pool
@@ -203,15 +200,16 @@ def lookup(name: str, column: str) -> str:
     raise NotImplementedError
 
 
-LOOKUP = tool(lookup, timeout_s=5.0)  # made once: a schema costs more than a call
+LOOKUP = tool(lookup, timeout_s=5.0)  # made once, since building a schema takes longer than a call
 
 
 # ---- reading the list -------------------------------------------------------------------------------------
 def _checked(spec: Spec) -> tuple[str, Any]:
-    """The tool's name and its options, or the tool itself where it is a function of one's own."""
+    """The name of a tool, with its options or, for a user's function, the tool itself."""
     if isinstance(spec, Mapping) and len(spec) != 1:
-        remedy = "Write `{sql: {database: shop.db}}`: one name, and its options."
-        raise RecipeError(where="environment tool_tasks, tools", what=f"{dict(spec)} names no tool.", remedy=remedy)
+        remedy = "Write each tool as an entry of its own, such as `{sql: {database: shop.db}}`."
+        what = f"{dict(spec)} is not one tool with its options."
+        raise RecipeError(where="environment tool_tasks, tools", what=what, remedy=remedy)
     name, options = (spec, {}) if isinstance(spec, str) else next(iter(spec.items()))
     where = f"environment tool_tasks, tool {name}"
     if name in OPTIONS:
@@ -220,7 +218,7 @@ def _checked(spec: Spec) -> tuple[str, Any]:
             McpServer(**dict(chosen))
         return name, chosen
     if ":" not in name:
-        remedy = "A function of your own is `file.py:function`."
+        remedy = "Write a function of your own as `file.py:function`."
         raise RecipeError(where=where, what="no tool has this name.", options=nearest(name, OPTIONS), remedy=remedy)
     found = part("tool", name, where=where).target
     made = found if isinstance(found, Tool) else tool(found)

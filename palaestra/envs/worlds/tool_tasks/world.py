@@ -1,7 +1,4 @@
-"""Tool tasks: questions with a right answer, any tools, any way to write calls.
-
-Knows turns, texts and rewards. Problems are in `goods` and `questions`, tools in `supply`, and `matching` judges.
-"""
+"""The environment `tool_tasks`: an agent answers questions with tools."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from palaestra.tools.formats import format_of
 
 AGENT = "player"
 NAME = "environment tool_tasks"
-SHOWN = 120  # characters of a call that are repeated beside its result
+SHOWN = 120  # most characters of a call that are repeated beside its result
 Range = tuple[PositiveInt, PositiveInt]
 
 
@@ -40,39 +37,42 @@ Range = tuple[PositiveInt, PositiveInt]
 class ToolTasks:
     """Answer questions with tools: built-in ones, functions of your own, MCP servers.
 
-    Without a file of questions, they are sums over a small table, such as `( apple price + drum weight ) * jar stock`:
-    `lookup apple price` finds a number, `calculator ( 12 + 7 ) * 40` works it out, `answer 760` ends the episode.
-    Several calls in one act run at the same time. A call that fails is answered by a text that begins with "error:",
-    and the episode goes on.
+    Without a file of questions, each question is a sum over a small table, such as
+    `( apple price + drum weight ) * jar stock`. `lookup apple price` finds a number, `calculator ( 12 + 7 ) * 40`
+    calculates, and `answer 760` ends the episode. Several calls in one act run at the same time. If a call fails, the
+    agent reads a text that begins with "error:", and the episode continues.
 
     Args:
-        questions: a JSONL file, on each line `question`, `answer` or a list of `aliases`, and perhaps `split` (else
-            a fifth is held out) and `calls`, which the expert makes before it answers. None: the built-in sums.
-        tools: names (`calculator`, `search`, `sql`, `python`; `lookup` for the built-in table),
+        questions: path of a JSONL file. Each line has `question` and `answer`, or a list of `aliases`. It may have
+            `split` (without it, a fifth of the questions is held out), and `calls`, which the expert makes before it
+            answers. None: the built-in sums.
+        tools: names (`calculator`, `search`, `sql`, `python`, and `lookup` for the built-in table),
             `file.py:function`, or one of them with options: `{search: {documents: texts.jsonl}}`,
-            `{sql: {database: shop.db}}`, `{mcp: {command: [python, server.py]}}`, `{mcp: {url: …}}`. Each takes
-            a `cost`.
-        format: how calls are written, the answer too: "json", "tagged", "code" or "words".
-        manual: tell the tools and how to call them at the head of what is read.
-        memory: show the question and all results in each observation. False: only what is new, for contexts that
-            remember, and for long results.
-        refer: `r1` in an argument stands for the first result, `r2` for the second … Models that copy badly need it.
-        match: "exact" compares words and numbers; "math" takes expressions that are equal too.
-        facts: of a built-in sum, fewest and most. Higher: more acts in a row must be right. Usual: 2 to 3.
+            `{sql: {database: shop.db}}`, `{mcp: {command: [python, server.py]}}`, `{mcp: {url: …}}`. Each has the
+            option `cost`.
+        format: how calls and the answer are written: "json", "tagged", "code" or "words".
+        manual: whether an instruction before the first observation explains the tools and how to call them.
+        memory: whether each observation repeats the question and all results. False: it has only what is new, for
+            contexts that keep the history and for long results.
+        refer: whether `r1` in an argument stands for the first result, `r2` for the second, and so on. Models that
+            copy badly need it.
+        match: "exact" compares words and numbers. "math" also accepts expressions that are mathematically equal.
+        facts: fewest and most numbers in a built-in sum. Higher: more acts in a row must be right. Usual: 2 to 3.
         names: lines of the built-in table. Higher: more to choose from. Usual: 6.
-        largest: number in the table. Higher: harder to work out in the head. Usual: 50.
-        wording: the table's nouns, "goods" or "trees"; the sums are the same.
-        noise: probability that a call fails; the same call, a turn later, may work. Higher: longer episodes.
-        max_calls: calls of an episode; who asks for more ends it (`max_tool_calls`). None: no limit.
-        max_faults: this many unreadable acts end the episode (`parse_error`). None: no limit.
-        max_chars: of one result; more is cut, and it is said. Higher: longer prompts. Usual: 400 to 4000.
-        max_turns: turns until the episode is cut off. Built-in sums take `facts` + 2. Usual: 8.
+        largest: largest number in the table. Higher: the sums are harder without a calculator. Usual: 50.
+        wording: the nouns of the table, "goods" or "trees". The sums are the same.
+        noise: probability that a call fails. The same call may work in a later turn. Higher: longer episodes.
+        max_calls: most calls of an episode. A further call ends it (`max_tool_calls`). None: no limit.
+        max_faults: number of unreadable acts that ends the episode (`parse_error`). None: no limit.
+        max_chars: most characters of one result. A longer one is cut, with a note. Higher: longer prompts. Usual: 400
+            to 4000.
+        max_turns: turns until the episode is cut off. The expert needs `facts` + 2 for a built-in sum. Usual: 8.
 
     Reward: 1 for the right answer, else 0.
 
-    A step's `info` tells `tool_call` and `tool_error`, the calls of the act and how many of them failed; an unreadable
-    act is one call that failed. The episode's are `calls`, `cost` and `faults`, the number of calls by what was wrong:
-    unknown, arguments, raised, timeout, budget, died, and unreadable acts.
+    A step's `info` has `tool_call` and `tool_error`: the number of calls in the act, and how many of them failed. An
+    unreadable act is one call that failed. For the episode so far it has `calls`, `cost` and `faults`: the number of
+    failed calls by cause (unknown, arguments, raised, timeout, budget, died), and of unreadable acts (unreadable).
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -121,7 +121,7 @@ class ToolTasks:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` sums, or `n` questions of the split, in an order of the seed; no split shares one with another."""
+        """`n` sums, or `n` questions of the split in an order drawn by the seed. They repeat if the file has fewer."""
         if self._questions is None:
             return seeded_tasks("tool_tasks", self._params, split, n, seed)
         pool = self._questions.get(split, [])
@@ -138,12 +138,12 @@ class ToolTasks:
         ]
 
     def content(self, task: Task) -> Any:
-        """The question and what answers it; of the built-in sums, the table with it."""
+        """The question and its answers, and the table of a built-in sum."""
         problem, question, _ = self._drawn(task)
         return as_json((question.text, question.answers, problem.table if problem else None))
 
     def _drawn(self, task: Task) -> tuple[Problem | None, Question, float]:
-        """The built-in problem, if it is one, the question, and how often calls fail."""
+        """The built-in problem (None for a question of a file), the question, and the probability that a call fails."""
         if "question" in task.params:
             return None, Question.of(task.params), task.params["noise"]
         world = {**self._params, **task.params}
@@ -152,7 +152,7 @@ class ToolTasks:
         return problem, Question(problem.question, (problem.answer,)), noise
 
     async def reset(self, task: Task) -> StepResult:
-        """Set a question up. Servers of the last episode are left; those of this one start with their first call."""
+        """Begin an episode. Servers of the last one are closed. Those of this one start at their first call."""
         self._state = None
         problem, question, noise = self._drawn(task)
         tools = await self._supply.open(problem)
@@ -165,7 +165,7 @@ class ToolTasks:
         return single(AGENT, self._observe(self._state))
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
-        """Make the calls of one act, all at the same time, or answer."""
+        """Run the calls of one act, or end the episode with its answer."""
         before, box = self._playing()
         box.restore(before.totals)
         self._state = now = dataclasses.replace(before, turn=before.turn + 1)
@@ -199,18 +199,18 @@ class ToolTasks:
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Looks the table's numbers up, calculates, answers; for questions of a file makes their `calls` first.
+        """Look up the numbers, calculate, and answer. For a question of a file: make its `calls`, and answer.
 
-        It knows the answer, and says it at once where there are no tools that it knows to use.
+        The expert knows the answer. It answers at once if it can use none of the tools.
         """
         state, box = self._playing()
         return Action(text=box.write(self._solver.next_call(state)))
 
     def snapshot(self) -> Any:
-        """Raises: ContractError, with tools that remember what was done with them."""
+        """The state of the episode. Raises: ContractError, if a tool has a state that cannot be restored."""
         if self._supply.remembers:
-            remedy = "Leave out MCP servers, `python` and `writes`, or the strategy that branches."
-            raise ContractError(where=NAME, what="its tools cannot be put back into an earlier state.", remedy=remedy)
+            remedy = "Leave out MCP servers, `python` and `writes`, or choose a strategy that does not branch."
+            raise ContractError(where=NAME, what="the state of its tools cannot be restored.", remedy=remedy)
         return self._playing()[0]
 
     def restore(self, state: Any) -> None:
@@ -221,7 +221,7 @@ class ToolTasks:
         return started(self._state, self), started(self._box, self)
 
     def _read(self, box: Toolbox, action: Action) -> Parsed:
-        """The calls of an act, of which there is one at least; else a fault, which counts."""
+        """The calls of an act, at least one. Otherwise a fault, which `box` counts."""
         if action.tool_calls:
             parsed = Parsed(tuple(action.tool_calls))
         else:
@@ -240,7 +240,7 @@ class ToolTasks:
     async def _told(
         self, state: State, *, results: Sequence[ToolResult] = (), unread: bool = False, given: str | None = None
     ) -> StepResult:
-        """The answer to an act that led to this state."""
+        """The result of an act that led to this state. `given`: the answer, if the act gave one."""
         _, box = self._playing()
         self._state = state = dataclasses.replace(state, totals=box.totals)
         right = given is not None and await self._judged(given, state.question.answers)
@@ -270,7 +270,7 @@ class ToolTasks:
         return await equals(given, answers) if self._match == "math" else matches(given, answers)
 
     def _failing(self, one: Tool) -> Tool:
-        """The tool, which fails as often as the task says: the same calls of the same turns each time."""
+        """The tool, which now fails as often as the task says. The same calls in the same turns fail each time."""
 
         def call(**arguments: Any) -> Any:
             state, _ = self._playing()
@@ -291,7 +291,7 @@ class ToolTasks:
             lines += [line for line in state.said if line.startswith("error:")]
         else:
             lines += state.said
-        if self._memory or state.turn == 0:  # last, where small models find it at the same distance each time
+        if self._memory or state.turn == 0:  # at the end, at the same distance from each act, which helps small models
             lines.append(f"question: {state.question.text}")
         sensible = self._solver.sensible(state)
         content = json.dumps([state.question.text, [[entry.written, entry.text] for entry in state.found]])
@@ -303,7 +303,7 @@ class ToolTasks:
         )
 
     def _line(self, call: ToolCall) -> str:
-        """How a call is written; most are the same in each turn of an episode."""
+        """A call as text. It is kept, since most calls occur in each turn of an episode."""
         key = (call.name, *call.arguments.values())
         if key not in self._lines:
             self._lines[key] = self._playing()[1].write(call)
@@ -311,7 +311,7 @@ class ToolTasks:
 
 
 def _answer_tool() -> Tool:
-    """The answer, written as a call; it is never run."""
+    """The tool whose call is an answer. It never runs."""
     text = {"type": "string", "description": "the answer and nothing else"}
     return Tool(
         name=ANSWER,
@@ -326,11 +326,13 @@ def _refuse(*, facts: Range, names: int, noise: float, file: str | None, table: 
     refuse, most = Refusals(NAME), min(names * len(WORDS["goods"].columns), 9)
     refuse.when_reversed(facts=facts)
     refuse.when(
-        facts[1] > most, f"a sum of {facts[1]} facts does not fit a table of {names}.", f"Ask for at most {most}."
+        facts[1] > most,
+        f"`facts` goes up to {facts[1]}, too many for a table of {names} names.",
+        f"Set its second number to {most} or less.",
     )
     refuse.when_certain("no call would ever work", noise=noise)
     refuse.when(
         file is not None and table,
-        f"`{next(iter(table), '')}` looks into the built-in table, and the questions are those of {file}.",
-        "Give it documents or a database of its own: `{search: {documents: texts.jsonl}}`.",
+        f"`{next(iter(table), '')}` reads the built-in table, but the questions come from {file}.",
+        "Leave it out, or give it documents or a database: `{search: {documents: texts.jsonl}}`.",
     )

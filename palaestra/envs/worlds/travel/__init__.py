@@ -1,1 +1,1 @@
-"""Travel planning: look timetables up and plan a trip that keeps to a request. The environment is in `world`."""
+"""Travel planning: an agent plans a trip that fulfills a request. The environment is in `world`."""

@@ -1,7 +1,4 @@
-"""What can sensibly be done now, and what the expert does, as calls of tools with plain names.
-
-Knows states and the planner. Knows nothing of how calls are written.
-"""
+"""The expert's next act, and all acts that make sense, as calls of tools in the plain vocabulary."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from palaestra.envs.worlds.travel.planner import completed
 from palaestra.envs.worlds.travel.trip import Booking, Plan, Visit, leg_of
 
 Act = tuple[str, dict[str, Any]]  # a tool and its arguments; towns are numbers
-NAMES = {
+NAMES = {  # tool → its arguments, in the order of a query
     "trains": ("start", "end", "day"),
     "flights": ("start", "end", "day"),
     "hotels": ("town", "day"),
@@ -29,9 +26,9 @@ def asking(query: Query) -> Act:
 
 
 def next_act(state: State, letters: tuple[str, ...], *, whole: bool, priced: bool) -> Act:
-    """What the expert does: the cheapest plan, booked in the order of the trip, each thing after it was looked up.
+    """The expert's next act. It books the cheapest plan in the order of the trip, and looks up each offer first.
 
-    What cannot be part of a good plan any more is taken back.
+    If no right plan has all bookings so far, it removes the last one.
     """
     target = completed(state.country, state.request, state.plan)
     if target is None:
@@ -48,7 +45,7 @@ def next_act(state: State, letters: tuple[str, ...], *, whole: bool, priced: boo
 
 
 def items_of(state: State, plan: Sequence[Booking], letters: tuple[str, ...], *, priced: bool) -> list[dict[str, Any]]:
-    """A plan of what was shown, as it is handed in."""
+    """The items of a plan, as the tool `plan` takes them."""
     items = []
     for one in plan:
         offer = one.sight if isinstance(one, Visit) else one
@@ -60,7 +57,7 @@ def items_of(state: State, plan: Sequence[Booking], letters: tuple[str, ...], *,
 
 
 def sensible(state: State, letters: tuple[str, ...], *, whole: bool, priced: bool) -> Iterator[Act]:
-    """Queries for what is not booked yet, bookings of what is listed, and handing in."""
+    """The acts that make sense: queries for what is not booked yet, bookings of what is listed, handing in."""
     for query in _queries(state):
         yield asking(query)
     if whole:
@@ -79,7 +76,7 @@ def sensible(state: State, letters: tuple[str, ...], *, whole: bool, priced: boo
 
 # ---- the expert -------------------------------------------------------------------------------------------
 def _needed(state: State, target: Plan, place: int) -> list[Query]:
-    """What is looked up before a booking."""
+    """The queries that the expert makes before a booking."""
     one = target[place]
     if isinstance(one, Ticket):
         ends = (one.start, one.end, one.day)
@@ -106,7 +103,7 @@ def _price(state: State, offer: Offer) -> int:
 
 # ---- what is sensible -------------------------------------------------------------------------------------
 def _queries(state: State) -> Iterator[Query]:
-    """For each leg and stop that is not booked yet; the ways to what is listed."""
+    """Queries for legs and hotels that are not booked yet, for sights, and for the ways to listed sights."""
     booked = {leg_of(one) for one in state.plan if isinstance(one, Ticket)}
     beds = {(one.town, one.day) for one in state.plan if isinstance(one, Hotel)}
     for leg in state.request.legs:
@@ -134,7 +131,7 @@ def _visits(state: State, *, priced: bool) -> Iterator[Act]:
 
 
 def _plans(state: State, letters: tuple[str, ...], *, priced: bool) -> Iterator[Act]:
-    """The cheapest and the dearest of what was shown, and the expert's plan, as far as it was shown."""
+    """Plans of the cheapest and of the most expensive offers shown, and the expert's plan once all of it was shown."""
     for cheap in (True, False):
         plan: list[Booking] = []
         for leg in state.request.legs:

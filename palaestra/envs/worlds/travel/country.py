@@ -1,7 +1,6 @@
-"""Countries: towns, timetables, hotels, sights and ways in towns, each drawn from a seed and what is asked.
+"""Countries: towns, timetables, hotels, sights, and the ways in towns. Towns are numbers.
 
-Knows numbers; towns are numbers too. Knows nothing of requests, plans or words. The same query has the same answer,
-in whatever order things are asked.
+Each is drawn from the country's seed and the arguments of the query, so that the order of queries makes no difference.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ from palaestra.data import derive
 MODES = ("train", "flight")
 SIGHTS = ("museum", "castle", "market", "park", "tower", "zoo")
 STATION, AIRPORT = "station", "airport"
-STOPS = {"train": STATION, "flight": AIRPORT}  # where one leaves and arrives
-GRID = 8  # towns lie on a square of so many places
-MORNING, EVENING = 6, 23  # nothing leaves before, nothing arrives after
+STOPS = {"train": STATION, "flight": AIRPORT}  # the place in a town where rides begin and end
+GRID = 8  # the towns lie on a grid of 8 × 8 positions
+MORNING, EVENING = 6, 23  # hours: nothing leaves before the first, nothing arrives after the second
 
 
 @dataclass(frozen=True, slots=True)
 class Country:
-    """What everything in a country is drawn from.
+    """The numbers that everything in a country is drawn from.
 
     Args:
-        tickets: trains, and flights, between two towns on a day. hotels, sights: in each town.
+        tickets: number of trains, and of flights, between two towns on a day.
+        hotels, sights: number in each town.
     """
 
     seed: int
@@ -53,7 +53,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Hotel:
-    """A hotel, for who arrives on a day. `price` is that of a night."""
+    """A hotel, as offered for an arrival on a day. `price` is for one night."""
 
     town: int
     day: int
@@ -63,13 +63,13 @@ class Hotel:
 
     @property
     def place(self) -> str:
-        """Its name among the places of the town."""
+        """The hotel's name as a place of the town, such as `hotel2`."""
         return f"hotel{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Something to see: a visit takes `hours` between `opens` and `closes`."""
+    """A sight. A visit takes `hours` hours and must be between `opens` and `closes`."""
 
     town: int
     number: int
@@ -82,20 +82,20 @@ class Sight:
 
 @functools.lru_cache(maxsize=4096)
 def places(country: Country) -> tuple[tuple[int, int], ...]:
-    """Where the towns lie, each at a place of its own."""
+    """The positions of the towns on the grid. No two towns have the same one."""
     spots = np.random.default_rng(derive(country.seed, "towns")).permutation(GRID * GRID)[: country.towns]
     return tuple((int(spot) // GRID, int(spot) % GRID) for spot in spots)
 
 
 def distance(country: Country, start: int, end: int) -> int:
-    """Between two towns, rounded, 1 to 10."""
+    """The distance between two towns on the grid, rounded, 1 to 10."""
     (a, b), (c, d) = places(country)[start], places(country)[end]
     return max(1, round(math.hypot(a - c, b - d)))
 
 
 @functools.lru_cache(maxsize=65536)
 def tickets(country: Country, mode: str, start: int, end: int, day: int) -> tuple[Ticket, ...]:
-    """All trains, or flights, from a town to another on a day, by hour. Flights are faster and often cost more."""
+    """All trains, or flights, from one town to another on a day, by hour. Flights are faster and often cost more."""
     far = distance(country, start, end)
     hours, usual = (1 + (far + 1) // 2, 8 + 7 * far) if mode == "train" else (1 + far // 6, 30 + 5 * far)
     draw = np.random.default_rng(derive(country.seed, mode, start, end, day))
@@ -109,7 +109,7 @@ def tickets(country: Country, mode: str, start: int, end: int, day: int) -> tupl
 
 @functools.lru_cache(maxsize=65536)
 def hotels(country: Country, town: int, day: int) -> tuple[Hotel, ...]:
-    """The hotels of a town; prices depend on the day of arrival. No two have as many stars."""
+    """The hotels of a town. Prices depend on the day of arrival. No two hotels have the same number of stars."""
     stars = np.random.default_rng(derive(country.seed, "hotels", town)).permutation(5)[: country.hotels] + 1
     prices = np.random.default_rng(derive(country.seed, "hotels", town, day)).uniform(0.6, 1.4, len(stars))
     return tuple(
@@ -120,7 +120,7 @@ def hotels(country: Country, town: int, day: int) -> tuple[Hotel, ...]:
 
 @functools.lru_cache(maxsize=65536)
 def sights(country: Country, town: int) -> tuple[Sight, ...]:
-    """The sights of a town, each of another kind."""
+    """The sights of a town, each of a different kind."""
     draw = np.random.default_rng(derive(country.seed, "sights", town))
     kinds = [SIGHTS[int(number)] for number in draw.permutation(len(SIGHTS))[: country.sights]]
     found = []
@@ -132,14 +132,14 @@ def sights(country: Country, town: int) -> tuple[Sight, ...]:
 
 
 def known_places(country: Country, town: int) -> list[str]:
-    """The names of all places of a town between which there are ways."""
+    """The names of all places of a town, as `minutes` takes them."""
     rooms = [f"hotel{number}" for number in range(1, country.hotels + 1)]
     return [STATION, AIRPORT, *rooms, *(sight.kind for sight in sights(country, town))]
 
 
 @functools.lru_cache(maxsize=65536)
 def minutes(country: Country, town: int, start: str, end: str) -> int:
-    """How long the way between two places of a town takes. The airport lies outside."""
+    """The minutes that the way between two places of a town takes. The airport is 30 minutes farther away."""
     if start == end:
         return 0
     (a, b), (c, d) = (_spot(country, town, name) for name in (start, end))
@@ -152,7 +152,7 @@ def _spot(country: Country, town: int, name: str) -> tuple[int, int]:
 
 
 def quoted(country: Country, query: tuple[str, ...], prices: tuple[int, ...], stale: float) -> tuple[int, ...]:
-    """The prices that an answer tells: with probability `stale`, for each query anew, those of another day."""
+    """The prices that the answer to a query shows: with probability `stale` per query, those of another day."""
     if not stale or derive(country.seed, "stale", *query) / 2**63 >= stale:
         return prices
     factors = np.random.default_rng(derive(country.seed, "old prices", *query)).uniform(0.6, 1.4, len(prices))

@@ -1,7 +1,7 @@
-"""An episode: what was asked and answered, what is booked, and which statements no answer bears out.
+"""The state of an episode, and what each act does to it. The second verifier is part of it: it counts acts that state
+what no answer had shown.
 
-Knows queries and bookings. Knows nothing of how calls are written, of rewards or of noise. An act that cannot be done
-raises ToolError, whose text the agent reads.
+An act that cannot be done raises ToolError, whose text the agent reads.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from palaestra.tools.tool import ToolError
 Query = tuple[Any, ...]  # the tool and its arguments; towns are numbers
 Offer = Ticket | Hotel | Sight
 LISTS = {"train": "trains", "flight": "flights", "hotel": "hotels", "sight": "pois"}
-LATEST = 30  # days that can be asked for
+LATEST = 30  # the last day that a query may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far an episode is. Frozen: a snapshot is the state itself.
+    """The state of an episode.
 
     Attributes:
-        shown: what was asked and answered, and can still be booked from.
-        untrue: acts so far that stated something which no answer said.
-        said: the fault of the last act.
+        shown: queries whose answers the agent sees. It can book what they list.
+        untrue: number of acts so far with a statement that no answer had shown.
+        said: the error of the last act.
     """
 
     country: Country
@@ -56,7 +56,7 @@ class State:
 
 
 def offers(country: Country, query: Query) -> tuple[Offer, ...]:
-    """What an answer lists; nothing for a route."""
+    """The offers that the answer to a query lists; none for `route`."""
     match query:
         case ("trains", a, b, day):
             return tickets(country, "train", a, b, day)
@@ -70,37 +70,37 @@ def offers(country: Country, query: Query) -> tuple[Offer, ...]:
 
 
 def prices(state: State, query: Query) -> tuple[int, ...]:
-    """The prices that the answer tells; old ones where it is stale."""
+    """The prices that the answer to a query shows, which may be those of another day."""
     today = tuple(one.price for one in offers(state.country, query))
     return quoted(state.country, tuple(map(str, query)), today, state.stale)
 
 
 def query_of(offer: Offer) -> Query:
-    """The query whose answer lists it."""
+    """The query whose answer lists the offer."""
     if isinstance(offer, Ticket):
         return (LISTS[offer.mode], offer.start, offer.end, offer.day)
     return ("hotels", offer.town, offer.day) if isinstance(offer, Hotel) else ("pois", offer.town)
 
 
 def price_shown(state: State, offer: Offer) -> int | None:
-    """The price that was shown; None if it was not."""
+    """The price of an offer that the agent sees; None if it does not see the offer."""
     query = query_of(offer)
     return prices(state, query)[offer.number - 1] if query in state.shown else None
 
 
 def latest(state: State, tool: str) -> Query | None:
-    """The last query of a tool that can still be booked from."""
+    """The last query of a tool whose offers can still be booked; None if there is none."""
     return next((query for query in reversed(state.shown) if query[0] == tool), None)
 
 
 # ---- acts -------------------------------------------------------------------------------------------------
 def ask(state: State, query: Query, *, keep: bool) -> State:
-    """Ask for a list or a way.
+    """Ask for a list of offers or for a way.
 
     Args:
-        keep: earlier answers of the same tool too, which a new one otherwise replaces. Ways are always kept.
+        keep: whether earlier answers of the same tool stay. Answers of `route` always stay.
 
-    Raises: ToolError, for what has no answer.
+    Raises: ToolError, if the query has no answer.
     """
     _refuse(state.country, query)
     kept = [one for one in state.shown if one != query and (keep or query[0] == "route" or one[0] != query[0])]
@@ -108,7 +108,7 @@ def ask(state: State, query: Query, *, keep: bool) -> State:
 
 
 def book(state: State, kind: str, number: int, price: int | None) -> State:
-    """Take a train, flight or hotel of the last list of its kind. The lists it was chosen from are put away."""
+    """Book a train, a flight or a hotel of the last list of its kind. The lists of rides, or of hotels, disappear."""
     offer = _chosen(state, kind, number)
     if isinstance(offer, Sight):
         raise ToolError("a sight is visited")
@@ -117,7 +117,7 @@ def book(state: State, kind: str, number: int, price: int | None) -> State:
 
 
 def visit(state: State, number: int, day: int, hour: int, price: int | None) -> State:
-    """Put a visit to a sight of the last list into the plan."""
+    """Book a visit to a sight of the last list. The list and the ways disappear."""
     sight = _chosen(state, "sight", number)
     if not isinstance(sight, Sight):
         raise ToolError("only sights are visited")
@@ -125,17 +125,17 @@ def visit(state: State, number: int, day: int, hour: int, price: int | None) -> 
 
 
 def undo(state: State) -> State:
-    """Take the last booking back."""
+    """Remove the last booking."""
     if not state.plan:
         raise ToolError("nothing is booked")
     return replace(state, plan=state.plan[:-1])
 
 
 def submit(state: State, items: list[Mapping[str, Any]], codes: Mapping[str, int], *, priced: bool) -> State:
-    """Hand a whole plan in, which ends the episode. What is stated in it must have been shown.
+    """Hand in a whole plan, which ends the episode. An offer or a price that was not shown makes the act untrue.
 
     Args:
-        items: each with `id`, and a sight's with `day` and `hour`; with `price`, if `priced`.
+        items: each has `id`; with `priced` also `price`; a sight also `day` and `hour`.
         codes: letter of a town → its number.
     """
     plan: list[Booking] = []
@@ -174,7 +174,7 @@ def _chosen(state: State, kind: str, number: int) -> Offer:
 
 
 def _refuse(country: Country, query: Query) -> None:
-    """Raises: ToolError."""
+    """Raises: ToolError, for a query that has no answer."""
     tool, *rest = query
     if tool in ("trains", "flights") and rest[0] == rest[1]:
         raise ToolError("start and end are the same town")
@@ -188,7 +188,7 @@ def _refuse(country: Country, query: Query) -> None:
 
 # ---- codes ------------------------------------------------------------------------------------------------
 def code(offer: Offer, letters: tuple[str, ...]) -> str:
-    """A short name of an offer for whole plans: `tbo2-1` is the first train from b… to o… on day 2."""
+    """The code of an offer in whole plans: `tbo2-1` is the first train from b… to o… on day 2."""
     if isinstance(offer, Ticket):
         return f"{offer.mode[0]}{letters[offer.start]}{letters[offer.end]}{offer.day}-{offer.number}"
     if isinstance(offer, Hotel):
@@ -197,7 +197,7 @@ def code(offer: Offer, letters: tuple[str, ...]) -> str:
 
 
 def decoded(country: Country, text: Any, codes: Mapping[str, int]) -> Offer | None:
-    """The offer of a code, shown or not; None if there is none."""
+    """The offer of a code, even if it was not shown; None if there is none."""
     head, _, number = text.partition("-") if isinstance(text, str) and len(text) < 20 else ("", "", "")
     letters = [letter for letter in head[1:] if not letter.isdigit()]
     day = head[1 + len(letters) :]
@@ -218,5 +218,5 @@ def decoded(country: Country, text: Any, codes: Mapping[str, int]) -> Offer | No
 
 
 def way(state: State, query: Query) -> int:
-    """The answer to a route, in minutes."""
+    """The answer to a query of `route`, in minutes."""
     return minutes(state.country, *query[1:])

@@ -1,7 +1,4 @@
-"""The planner: the cheapest plan that a request and what is booked already allow, over all timetables.
-
-Knows the whole country. Knows nothing of what the agent was shown, of words or of turns.
-"""
+"""The planner finds the cheapest right plan that contains given bookings. It searches all offers, shown or not."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ Weight = Callable[[Booking], float]
 
 @functools.lru_cache(maxsize=4096)
 def completed(country: Country, request: Request, booked: Plan = ()) -> Plan | None:
-    """The cheapest plan that keeps every check and has all that is booked, in the order of the trip; None without."""
+    """The cheapest plan with all of `booked` that passes every check, in the trip's order; None if there is none."""
     found = best(country, request, booked, lambda one: price_of(request, one))
     fits = found is not None and (request.budget is None or cost(request, found) <= request.budget)
     return found if fits else None
 
 
 def best(country: Country, request: Request, booked: Plan, weight: Weight) -> Plan | None:
-    """The plan of least weight that keeps every check but the budget.
+    """The plan of least weight with all of `booked` that passes every check but the budget; None if there is none.
 
-    What comes after a leg depends on its ticket only: so the best plan up to each ticket of a leg is found from those
-    up to each ticket of the leg before, hotel and visits between them.
+    Dynamic programming: what follows a leg depends only on the leg's ticket. So the best plan up to each ticket of a
+    leg extends the best plan up to one of the tickets of the leg before, by a hotel and visits.
     """
     if _stray(request, booked):
         return None
@@ -57,7 +54,10 @@ def _between(
     booked: Plan,
     weight: Weight,
 ) -> tuple[float, Plan] | None:
-    """The best plan up to the end of a stay: over all tickets to it and all hotels."""
+    """The best plan up to the end of a stop, over all tickets to it and all its hotels, with its weight.
+
+    `leaving`: the ticket of the next leg.
+    """
     found: tuple[float, Plan] | None = None
     visits = tuple(one for one in booked if isinstance(one, Visit) and _within(stop, one))
     wanted = _wanted(country, request, stop, visits)
@@ -79,7 +79,7 @@ def _between(
 def _scheduled(
     country: Country, request: Request, stop: Stop, around: Plan, wanted: Sight | None
 ) -> tuple[Visit, ...] | None:
-    """The earliest visit to what is wanted that fits with all else; none where nothing is; None where nothing fits."""
+    """The earliest visit to the wanted sight that fits; an empty tuple if none is wanted; None if nothing fits."""
     if not possible(country, events(request, around)):
         return None
     if wanted is None:
@@ -93,7 +93,7 @@ def _scheduled(
 
 
 def _wanted(country: Country, request: Request, stop: Stop, visits: tuple[Visit, ...]) -> Sight | None:
-    """The sight that must be seen at a stop, if it is not booked."""
+    """The sight that must be visited at a stop and is not booked yet; None if there is none."""
     if request.sight is None or request.sight[0] != stop.town:
         return None
     kind = request.sight[1]
@@ -103,7 +103,7 @@ def _wanted(country: Country, request: Request, stop: Stop, visits: tuple[Visit,
 
 
 def _rides(country: Country, request: Request, leg: Leg, booked: Plan) -> list[Ticket]:
-    """The tickets of a leg that the wishes allow, or the one that is booked."""
+    """The tickets of a leg that the wishes allow; if one is booked, only that one."""
     fixed = [one for one in booked if isinstance(one, Ticket) and leg_of(one) == leg]
     modes = MODES[:1] if request.trains else MODES
     every = fixed or [one for mode in modes for one in tickets(country, mode, leg.start, leg.end, leg.day)]
@@ -117,7 +117,7 @@ def _rides(country: Country, request: Request, leg: Leg, booked: Plan) -> list[T
 
 
 def _stray(request: Request, booked: Plan) -> bool:
-    """Whether something is booked that no good plan has: twice, elsewhere, on another day, or against the wishes."""
+    """Whether a booking is in no right plan: it is double, elsewhere, on another day, or against the wishes."""
     free = replace(request, budget=None)
     legs = [leg_of(one) for one in booked if isinstance(one, Ticket)]
     beds = [(one.town, one.day) for one in booked if isinstance(one, Hotel)]

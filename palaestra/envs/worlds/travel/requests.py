@@ -1,7 +1,4 @@
-"""Requests drawn from a seed: first a trip and a plan for it, then wishes that this plan fulfills.
-
-Knows countries, trips and the planner. Knows nothing of turns or words.
-"""
+"""Draw a request from a seed: first a trip and a plan for it, then wishes that this plan fulfills."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ TRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Dials:
-    """What requests are like; each as of the environment's option."""
+    """The environment's options for requests, under the same names."""
 
     stops: tuple[int, int]
     nights: int
@@ -32,14 +29,14 @@ class Dials:
 
 
 def count_of(dials: Dials, seed: int) -> int:
-    """How many wishes the request of a seed has."""
+    """The number of wishes that the request of a seed has."""
     fewest, most = dials.wishes
     return fewest + derive(seed, "wishes") % (most - fewest + 1)
 
 
 @functools.lru_cache(maxsize=4096)
 def draw_request(country: Country, dials: Dials, seed: int) -> Request | None:
-    """A request that some plan fulfills; None if none was found in many draws."""
+    """A request that at least one plan fulfills; None if `TRIES` draws gave none."""
     for number in range(TRIES):
         draw = np.random.default_rng(derive(seed, "request", number))
         kinds = {dials.kinds[int(one)] for one in draw.permutation(len(dials.kinds))[: count_of(dials, seed)]}
@@ -80,7 +77,7 @@ def _trip(country: Country, dials: Dials, draw: np.random.Generator) -> Request:
 
 
 def _whims(request: Request, seed: int) -> Weight:
-    """Prices as a traveler sees them who likes some things better than others."""
+    """Weights of bookings: prices times random factors, so that the plan is not always the cheapest one."""
 
     def weight(one: Booking) -> float:
         return (price_of(request, one) + 1) * (0.5 + derive(seed, one) / 2**63)

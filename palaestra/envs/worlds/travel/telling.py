@@ -1,7 +1,4 @@
-"""What the agent reads: the request, what is booked, lists of offers, ways.
-
-Knows states and vocabularies. Knows nothing of how calls are written.
-"""
+"""Write the observations: the request, the plan so far, and the answers to queries."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from palaestra.envs.worlds.travel.words import TOWNS, town_names
 
 
 def tell(state: State, words: Vocabulary, *, coded: bool) -> str:
-    """All that there is to know now. With `coded`, offers have codes for whole plans in place of numbers."""
+    """The text of an observation. With `coded`, the offers of lists have codes in place of numbers."""
     lines = [tell_request(state.request, words)]
     if state.plan:
         booked = ", ".join(_booked(state.request, one, words) for one in state.plan)
@@ -45,7 +42,7 @@ def tell_request(request: Request, words: Vocabulary) -> str:
 
 
 def ask_words(query: Query, words: Vocabulary) -> str:
-    """A query as the answer repeats it."""
+    """A query as text, with which its answer begins."""
     tool, *rest = query
     count = {"trains": 2, "flights": 2}.get(tool, 1)
     named = [words.say(TOWNS[town]) for town in rest[:count]]

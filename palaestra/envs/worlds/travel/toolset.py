@@ -1,7 +1,4 @@
-"""The tools of the world: names, arguments and what agents are told of them.
-
-Knows words and JSON schemas. Knows nothing of what tools do: that is given.
-"""
+"""The tools of the world: their names, their arguments, and the descriptions that agents read."""
 
 from __future__ import annotations
 
@@ -21,10 +18,11 @@ NUMBER = {"type": "integer"}
 def tools_of(
     names: tuple[str, ...], words: Vocabulary, towns: int, *, priced: bool, call: Callable[..., Any]
 ) -> list[Tool]:
-    """The tools of these names, which call `call(name, **arguments)`.
+    """The tools of these names. Each one runs `call(name, **arguments)`.
 
     Args:
-        priced: bookings state a price.
+        towns: number of towns that arguments may name.
+        priced: whether bookings state a price.
     """
     return [_tool(name, words, towns, priced, call) for name in names]
 

@@ -1,7 +1,4 @@
-"""Trips: what is requested, what a plan consists of, and what it costs.
-
-Knows countries' tickets, hotels and sights. Knows nothing of how requests are drawn, judged or told.
-"""
+"""Requests for trips, the bookings that a plan consists of, and their cost."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ WISHES: tuple[Wish, ...] = get_args(Wish)
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A sight, the day, and the hour at which the visit begins."""
+    """A visit to a sight: its day, and the hour at which it begins."""
 
     sight: Sight
     day: int
@@ -30,7 +27,7 @@ Plan = tuple[Booking, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """From a town to another on a day."""
+    """The way from one town to another on a day."""
 
     start: int
     end: int
@@ -39,7 +36,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A town where one stays from a day until another."""
+    """A town where the traveler stays from the day `first` to the day `last`."""
 
     town: int
     first: int
@@ -47,18 +44,23 @@ class Stop:
 
     @property
     def nights(self) -> int:
-        """How many nights one stays."""
+        """The number of nights."""
         return self.last - self.first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A trip and wishes.
+    """A trip and its wishes. A wish that the request does not have is None, False or 0.
 
     Attributes:
-        legs: in order. until: the day on which the last stay ends, for trips that do not lead back.
-        budget: for all. trains: no flights. stars: of each hotel at least. sight: a town and a kind to be seen there.
-        leave: hour before which the first leg must not leave. arrive: hour by which the last leg must arrive.
+        legs: the legs of the trip, in order.
+        until: the day on which the last stay ends; None if the trip leads back.
+        budget: the most that the whole plan may cost.
+        trains: whether flights are forbidden.
+        stars: the fewest stars that each hotel must have.
+        sight: a town, and the kind of sight that must be visited there.
+        leave: the earliest hour at which the first leg may leave.
+        arrive: the latest hour at which the last leg may arrive.
     """
 
     legs: tuple[Leg, ...]
@@ -72,7 +74,7 @@ class Request:
 
     @property
     def stops(self) -> tuple[Stop, ...]:
-        """Where one stays, in order."""
+        """The stops of the trip, in order."""
         days = [leg.day for leg in self.legs[1:]] + ([] if self.until is None else [self.until])
         return tuple(Stop(leg.end, leg.day, last) for leg, last in zip(self.legs, days, strict=False))
 
@@ -83,17 +85,17 @@ def leg_of(ticket: Ticket) -> Leg:
 
 
 def nights(request: Request, hotel: Hotel) -> int:
-    """For how many nights a hotel is booked; 1 where nobody stays."""
+    """The number of nights for which a hotel is booked; 1 if no stop begins there on its day."""
     return next((stop.nights for stop in request.stops if (stop.town, stop.first) == (hotel.town, hotel.day)), 1)
 
 
 def price_of(request: Request, booking: Booking) -> int:
-    """What a booking costs: of a hotel, all nights."""
+    """The price of a booking; of a hotel, for all nights."""
     if isinstance(booking, Ticket):
         return booking.price
     return booking.sight.price if isinstance(booking, Visit) else booking.price * nights(request, booking)
 
 
 def cost(request: Request, plan: Iterable[Booking]) -> int:
-    """What a plan costs."""
+    """The cost of a plan."""
     return sum(price_of(request, booking) for booking in plan)

@@ -1,7 +1,4 @@
-"""The verifier of whole plans: six checks, each of which a plan keeps or fails.
-
-Knows what a plan is and how long ways take. Knows nothing of what the agent was shown: that is `episode`'s.
-"""
+"""The first verifier: six checks that a whole plan passes or fails. The second verifier is in `episode`."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ DAY, HOUR = 24 * 60, 60
 
 
 class Event(NamedTuple):
-    """Something that takes place from a minute to another, counted over all days, and where it begins and ends."""
+    """A ride, a visit or a night: its first and last minute since day 0, and the places where it begins and ends."""
 
     start: int
     end: int
@@ -26,11 +23,13 @@ class Event(NamedTuple):
 
 
 def checks(country: Country, request: Request, plan: Plan) -> dict[str, bool]:
-    """Whether a plan keeps each of `CHECKS`:
+    """Whether a plan passes each of `CHECKS`.
 
-    covered: each leg has one ticket and each stay one hotel, and there are no others. overlap: nothing takes place at
-    the same time. transfers: from each thing one reaches the next in time, and the bed by midnight; mornings begin at
-    6. opening: sights are open during visits. budget, wishes: are kept to.
+    covered: each leg has one ticket, each stay has one hotel, and there are no others.
+    overlap: no two events overlap.
+    transfers: the traveler can reach each event in time after the one before. A night is from midnight to 6 o'clock.
+    opening: sights are open during visits.
+    budget, wishes: the budget and the other wishes are fulfilled.
     """
     pairs = _pairs(events(request, plan))
     visits = [one for one in plan if isinstance(one, Visit)]
@@ -45,7 +44,7 @@ def checks(country: Country, request: Request, plan: Plan) -> dict[str, bool]:
 
 
 def events(request: Request, plan: Iterable[Booking]) -> list[Event]:
-    """What takes place, in order: rides, visits, and each night in a hotel from midnight to the morning."""
+    """The events of a plan in order of time: rides, visits, and each night in a hotel from midnight to `MORNING`."""
     found: list[Event] = []
     for one in plan:
         if isinstance(one, Ticket):
@@ -62,12 +61,12 @@ def events(request: Request, plan: Iterable[Booking]) -> list[Event]:
 
 
 def possible(country: Country, found: list[Event]) -> bool:
-    """Whether events in order neither overlap nor lie too far apart."""
+    """Whether no events overlap and each can be reached in time. `found` is in order of time."""
     return all(not _overlap(*pair) and _reached(country, *pair) for pair in _pairs(found))
 
 
 def is_open(visit: Visit) -> bool:
-    """Whether the sight is open all the time."""
+    """Whether the sight is open during the whole visit."""
     return visit.sight.opens <= visit.hour and visit.hour + visit.sight.hours <= visit.sight.closes
 
 
@@ -98,7 +97,7 @@ def _covered(request: Request, plan: Plan) -> bool:
 
 
 def _wishes(request: Request, plan: Plan) -> bool:
-    """Whether the wishes other than the budget are kept to."""
+    """Whether the plan fulfills all wishes except the budget."""
     for one in plan:
         if isinstance(one, Hotel) and one.stars < request.stars:
             return False

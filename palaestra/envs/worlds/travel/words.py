@@ -1,4 +1,4 @@
-"""Vocabularies: what towns, tools and things are called. The same world, in other words."""
+"""The names of the towns, and two vocabularies for towns, tools and things."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from palaestra.envs.kit.words import Vocabulary
 
 VocabularyName = Literal["plain", "renamed"]
-# No two with the same first letter, in either vocabulary: offers have codes with it.
+# In each vocabulary all first letters differ, because the codes of offers use them.
 TOWNS = ("athens", "bern", "cork", "dover", "essen", "faro", "genoa", "lund", "milan", "oslo", "riga", "turin")
 VOCABULARIES: dict[VocabularyName, Vocabulary] = {
     "plain": Vocabulary(),
@@ -25,5 +25,5 @@ VOCABULARIES: dict[VocabularyName, Vocabulary] = {
 
 
 def town_names(words: Vocabulary) -> tuple[str, ...]:
-    """All towns, as they are called."""
+    """The names of all towns in this vocabulary."""
     return tuple(words.say(town) for town in TOWNS)

@@ -1,8 +1,4 @@
-"""The environment `travel`: tasks, calls of tools, the two verifiers' reward.
-
-Knows turns and rewards. Requests come from `requests`, what acts do from `episode`, texts from `telling`, the
-verifier of plans is `verifier`, and the expert's acts are in `advice`.
-"""
+"""The environment `travel`: an agent plans a trip with tools, and two verifiers judge the plan."""
 
 from __future__ import annotations
 
@@ -34,56 +30,57 @@ from palaestra.tools import Parsed, Toolbox, ToolError, ToolResult
 
 AGENT = "planner"
 NAME = "environment: travel"
-TOWNS = ("town", "start", "end")  # arguments that are towns, except for the places of `route`
+TOWNS = ("town", "start", "end")  # arguments that hold a town, except in `route`, where two of them hold places
 Stops = Annotated[int, pydantic.Field(ge=1, le=3)]
 Wishes = Annotated[int, pydantic.Field(ge=0, le=len(WISHES))]
 
 
 @register("environment", "travel")
 class Travel(KeepsState[State]):
-    """Plan a trip that keeps to a request: look up trains, flights, hotels and sights, book, hand the plan in.
+    """Plan a trip that fulfills a request: look up trains, flights, hotels and sights, book them, hand in the plan.
 
-    `trains oslo bern 2` and `flights oslo bern 2` list what goes on a day, `hotels bern 2` what there is for who
-    arrives then, `pois bern` the sights, `route bern station museum` tells the minutes between two places of a town.
-    `book train 2 40` puts the second train of the last list into the plan and states its price, `visit 1 3 12 8` the
-    first sight, on day 3 at 12 o'clock. `undo` takes the last booking back, `done` hands the plan in.
+    `trains oslo bern 2` and `flights oslo bern 2` list the rides of day 2, `hotels bern 2` the hotels for an arrival on
+    day 2, and `pois bern` the sights. `route bern station museum` gives the minutes between two places of a town.
+    `book train 2 40` books the second train of the last list and states its price, 40. `visit 1 3 12 8` books the first
+    sight of the last list for day 3 at 12 o'clock and states its price, 8. `undo` removes the last booking. `done`
+    hands in the plan.
 
     Args:
-        towns: of the country, 4–12. Higher: more words. Usual: 8.
-        stops: towns on the way, fewest and most, 1–3. Higher: longer plans. Usual: 1 to 2.
-        nights: at each stop, at most, 1–3.
-        back: whether the trip leads back to where it began. False: one leg less.
-        wishes: fewest and most of them, 0–6, mixed evenly. Higher: fewer plans are right. Usual: 2 to 5.
-        kinds: of wishes: "budget", "trains" (no flights), "stars" (of hotels), "sight" (to be seen), "leave" (not
-            before an hour), "arrive" (by an hour).
-        slack: of the budget: it is (1 + slack) times what a plan costs that was made before the request. Lower:
-            tighter. Usual: 0 to 0.3.
-        tickets: trains and flights in each list, 2–6. Higher: more to compare. Usual: 4.
-        hotels: in each town, 2–5. Higher: more to compare. Usual: 3.
-        sights: in each town, 1–6. Higher: more to compare. Usual: 3.
-        countries: 0 makes a new one for every seed; k > 0 has all trips in k fixed ones.
-        style: "lines" books one thing after another; "whole" has `plan`, which hands in all at once: offers have
-            codes, `plan [{"id": "tob2-1", "price": 40}, …]`, a sight also `day` and `hour`.
+        towns: number of towns in the country, 4–12. Higher: more words. Usual: 8.
+        stops: fewest and most towns on the way, 1–3. Higher: longer plans. Usual: 1 to 2.
+        nights: most nights at each stop, 1–3.
+        back: whether the trip leads back to its first town. False: one leg less.
+        wishes: fewest and most wishes of a request, 0–6, mixed evenly. Higher: fewer plans are right. Usual: 2 to 5.
+        kinds: the wishes that a request may have: "budget", "trains" (no flights), "stars" (a minimum for hotels),
+            "sight" (one that must be visited), "leave" (not before an hour), "arrive" (by an hour).
+        slack: the budget is (1 + slack) times the cost of a plan that fulfills all other wishes. Lower: tighter
+            budgets. Usual: 0 to 0.3.
+        tickets: number of trains, and of flights, in each list, 2–6. Higher: more to compare. Usual: 4.
+        hotels: number of hotels in each town, 2–5. Higher: more to compare. Usual: 3.
+        sights: number of sights in each town, 1–6. Higher: more to compare. Usual: 3.
+        countries: 0: a new country for every seed. k > 0: all trips are in k fixed countries.
+        style: "lines" books one thing after another. "whole" has the tool `plan` instead, which hands in everything at
+            once. Offers then have codes: `plan [{"id": "tob2-1", "price": 40}, …]`. A sight also has `day` and `hour`.
         format: how calls are written: "words", "json", "tagged" or "code".
-        manual: tell the tools and how to call them at the head of what is read.
-        prices: bookings state the price, which the second verifier compares with what was shown.
-        vocabulary: "plain"; "renamed" has other words for all towns, tools and things.
-        noise: probability that a query fails; the same query, a turn later, may work.
-        stale: probability that an answer tells the prices of another day, and always the same ones. The budget is
-            compared with the true ones, which the plan so far shows.
-        reward: "product" of both verifiers; "plan", the first one alone; "share" of the six checks that hold, times
-            the second verifier. At the end.
+        manual: whether an instruction before the first observation explains the tools and how to call them.
+        prices: whether bookings state the price, which the second verifier compares with the one that was shown.
+        vocabulary: "plain", or "renamed", which has other words for all towns, tools and things.
+        noise: probability that a query fails. The same query may work in a later turn.
+        stale: probability that a query shows the prices of another day, the same ones each time. The budget is compared
+            with the true prices, which are shown after the booking.
+        reward: the reward at the end. "product": 1 if both verifiers accept, else 0. "plan": only the first verifier
+            counts. "share": the share of the six checks that the plan passes, or 0 if the second verifier rejects.
         max_turns: turns until the episode is cut off. The expert needs up to 20 with two stops. Usual: 30.
 
-    Two verifiers judge. The first tells whether the whole plan keeps six checks: everything is covered, nothing
-    overlaps, transfers can be reached, sights are open, the budget and the wishes are kept to. The second asks of
-    each act whether every number it put into the plan is one that a tool had told; it is asked only if the first is
-    content. `success`: both are, whatever `reward` says.
+    The first verifier tells whether the whole plan passes six checks: everything is covered, nothing overlaps,
+    all transfers are possible, sights are open, and the budget and the other wishes are fulfilled. The second verifier
+    tells for each act whether a tool had shown all that the act states, such as the price of a booking. `success`: both
+    accept, whatever `reward` is.
 
-    A step's `info` tells `consistent`, 0 for an act that stated what no tool had told; `executable`, 0 for what cannot
-    be done or read; `feasible`, 1 when a plan was handed in that keeps all checks; `tool_call` and `tool_error`, the
-    calls and how many of them failed. The last one tells `failed`, the checks that do not hold, and `judged`, the acts
-    that the second verifier was asked of.
+    A step's `info` has `consistent`, 0 if the act stated something that no tool had shown; `executable`, 0 if the act
+    could not be read or a call failed; `feasible`, 1 if the act handed in a plan that passes all checks; `tool_call`
+    and `tool_error`, the number of calls and how many of them failed. The `info` of the last step has `failed`, the
+    checks that the plan fails, and `judged`, the number of acts that the second verifier judged, 0 if a check failed.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -142,15 +139,15 @@ class Travel(KeepsState[State]):
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` requests; splits never share a seed."""
+        """`n` requests. Other splits never have the seeds of "train"."""
         return seeded_tasks("travel", self._params, split, n, seed)
 
     def content(self, task: Task) -> Any:
-        """The country, by what it is drawn from, and the request."""
+        """The numbers that the country is drawn from, and the request."""
         return as_json(self._drawn(task))
 
     def difficulty(self, task: Task) -> float:
-        """Wishes of the request."""
+        """The number of wishes of the request."""
         return float(count_of(_dials({**self._params, **task.params}), task.seed))
 
     def _drawn(self, task: Task) -> tuple[Country, Request | None]:
@@ -166,7 +163,7 @@ class Travel(KeepsState[State]):
         if request is None:
             raise RecipeError(
                 where=NAME,
-                what="no trip was found for which any plan is right.",
+                what="no request was found that a plan can fulfill.",
                 remedy="Raise `tickets`, `hotels` or `nights`, or take fewer `kinds` of wishes.",
             )
         self._lines = {}
@@ -181,7 +178,7 @@ class Travel(KeepsState[State]):
         parsed = self._read(actions[AGENT])
         results: list[ToolResult] = []
         for call in parsed.calls:
-            if not self.state.done:  # what is called after the plan was handed in is not heard
+            if not self.state.done:  # calls after the plan was handed in are ignored
                 results.append(self._box.call(call))
         faults = [result.fault for result in results if result.fault is not None]
         unread = parsed.fault is not None or not {"unknown", "arguments"}.isdisjoint(faults)
@@ -191,20 +188,20 @@ class Travel(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The next act towards the cheapest plan. It knows all timetables, but looks up what it books."""
+        """The next act towards the cheapest plan. The expert knows all offers, but looks up what it books."""
         act = advice.next_act(self.state, self._letters, whole=self._whole, priced=self._prices)
         return Action(text=self._write(act))
 
     # ---- acting -------------------------------------------------------------------------------------------
     def _read(self, action: Action) -> Parsed:
-        """The calls of an act, of which there is one at least; else a fault."""
+        """The calls of an act, at least one; otherwise a fault."""
         if action.tool_calls:
             return Parsed(tuple(action.tool_calls))
         parsed = self._box.read(action.value if isinstance(action.value, str) else "")
         return parsed if parsed.fault or parsed.calls else Parsed(fault="nothing was called")
 
     def _do(self, name: str, **given: Any) -> None:
-        """What a call does to the state. Raises: ToolError."""
+        """Apply a call to the state. Raises: ToolError, if it cannot be done."""
         state = self.state
         match name:
             case "book":
@@ -233,7 +230,7 @@ class Travel(KeepsState[State]):
         return (name, *(known[key] for key in advice.NAMES[name]))
 
     def _write(self, act: advice.Act) -> str:
-        """A call with the words and in the format of this world. Most are written again and again in an episode."""
+        """A call as text. It is kept, since most calls occur in each turn of an episode."""
         key = repr(act)
         if key not in self._lines:
             self._lines[key] = self._spell(*act)
@@ -250,7 +247,7 @@ class Travel(KeepsState[State]):
 
     # ---- judging ------------------------------------------------------------------------------------------
     def _judged(self, before: State, *, unread: bool, calls: int, failed: int) -> StepResult:
-        """The answer to an act. The second verifier is asked only of plans with which the first is content."""
+        """The result of an act, judged by both verifiers."""
         state = self.state
         kept = checks(state.country, state.request, state.plan) if state.done else {}
         feasible = state.done and all(kept.values())
@@ -311,8 +308,8 @@ def _refuse_impossible(stops: tuple[int, int], wishes: tuple[int, int], kinds: t
     refuse.when_reversed(stops=stops, wishes=wishes)
     refuse.when(
         wishes[1] > different,
-        f"{wishes[1]} wishes are asked for, and `kinds` has {different}.",
-        f"Ask for at most {different}, or give more `kinds`.",
+        f"`wishes` goes up to {wishes[1]}, and `kinds` names only {different}.",
+        f"Set its second number to {different} or less, or name more `kinds`.",
     )
     refuse.when_repeated(kinds=kinds)
     refuse.when_certain("no query would ever work", noise=noise)

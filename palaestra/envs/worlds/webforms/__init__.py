@@ -1,1 +1,1 @@
-"""Web forms in pure Python. Knows nothing; `world` has the environment."""
+"""Web forms in pure Python. The environment is in `world`."""

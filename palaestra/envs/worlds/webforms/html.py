@@ -1,7 +1,7 @@
-"""A site as one HTML file: the same screens and controls in a real browser, to look at or to act on.
+"""Write a site as one HTML file, which shows the same screens and controls in a real browser.
 
-Knows sites and HTML. Knows nothing of episodes. The file's script does to the page what `play` does to a state, and
-`palaestraState()` in it tells the screen and all values.
+The file's script (`page.js`) changes the page as `play` changes a state. Its function `palaestraState()` returns the
+screen and all values.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SCRIPT = Path(__file__).with_name("page.js")
 
 
 def page(site: Site, state: State, goal: Goal, *, renamed: bool = False) -> str:
-    """The HTML text of a site as it stands.
+    """The HTML text of a site in a state.
 
     Args:
-        renamed: labels as on a renamed site.
+        renamed: whether the labels are those of a renamed site.
     """
     words = ", ".join(f"{key} {value}" for key, value in goal.words)
     rows = [_row(i, control, renamed=renamed) for i, control in enumerate(site.controls) if control.role != "hidden"]
@@ -70,7 +70,7 @@ def page(site: Site, state: State, goal: Goal, *, renamed: bool = False) -> str:
 
 
 def write_page(path: Path, site: Site, state: State, goal: Goal, *, renamed: bool = False) -> None:
-    """Write the HTML file of a site as it stands."""
+    """Write the HTML file of a site in a state."""
     path.write_text(page(site, state, goal, renamed=renamed), encoding="utf-8")
 
 

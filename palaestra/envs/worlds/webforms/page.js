@@ -1,4 +1,4 @@
-// What a site does in a browser. `site` stands above: its controls with their values, the screen, the search.
+// The mechanics of a site in a browser. `site`, defined above, has the controls with values, the screen and the search.
 
 const rows = new Map(Array.from(document.querySelectorAll('.row'), row => [Number(row.dataset.place), row]));
 

@@ -1,7 +1,4 @@
-"""How a site is shown and what gestures do to it.
-
-Knows sites and gestures. Knows nothing of goals, rewards or turns.
-"""
+"""The mechanics of sites: what is in view, and what gestures change."""
 
 from __future__ import annotations
 
@@ -13,38 +10,38 @@ from palaestra.envs.worlds.webforms.sites import EVERYWHERE, HELD, OFF, ON, RESU
 
 LEFT, TOP, LINE = 8, 8, 24  # pixels: the margins, and the distance of rows
 SIZES = {"field": (120, 20), "checkbox": (16, 16), "radio": (16, 16), "tab": (56, 20), "button": (64, 20)}
-PER_PAGE = 5  # results
+PER_PAGE = 5  # results on a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How a site stands. Frozen: a snapshot is the state itself."""
+    """The state of a site."""
 
     values: tuple[str, ...]
     screen: str
-    scroll: int = 0  # rows above the view
-    focus: int | None = None  # place of a control
+    scroll: int = 0  # number of rows above the view
+    focus: int | None = None  # place of the control in focus
     query: str = ""
-    page: int = 0  # of results
+    page: int = 0  # of the results, from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is in sight: elements, and the place of the control behind each."""
+    """The elements in view, and the place of the control that each one shows."""
 
     elements: tuple[Element, ...]
     places: tuple[int, ...]
-    above: int  # rows out of sight
-    below: int
+    above: int  # number of rows above the view
+    below: int  # number of rows below it
 
 
 def start(site: Site) -> State:
-    """A site that nobody touched."""
+    """The state at the start."""
     return State(values=tuple(control.start for control in site.controls), screen=site.first)
 
 
 def on_screen(site: Site, state: State) -> list[int]:
-    """Places of all controls of this screen, from top to bottom, in sight or not."""
+    """The places of all controls of the present screen, from top to bottom, in view or not."""
     found = []
     results = 0
     for place, control in enumerate(site.controls):
@@ -61,14 +58,14 @@ def on_screen(site: Site, state: State) -> list[int]:
 
 
 def matches(site: Site, query: str) -> int:
-    """How many results a search has."""
+    """The number of results of a search."""
     return sum(
         control.role == "link" and control.screen == RESULTS and query in control.name for control in site.controls
     )
 
 
 def look(site: Site, state: State, *, rows: int, renamed: bool) -> View:
-    """The part of the screen that is in sight."""
+    """The part of the present screen that is in view."""
     whole = on_screen(site, state)
     seen = whole[state.scroll : state.scroll + rows]
     elements = tuple(
@@ -91,7 +88,7 @@ def _element(control: Control, value: str, row: int, *, renamed: bool) -> Elemen
 
 
 def target(view: View, gesture: Gesture, state: State) -> int | None:
-    """The place of the control that a gesture is about; None if it is about nothing that is there."""
+    """The place of the control that a gesture names; None if there is none."""
     if gesture.point is not None:
         found = hit(view.elements, gesture.point)
         return view.places[found.id - 1] if found is not None else None
@@ -101,7 +98,7 @@ def target(view: View, gesture: Gesture, state: State) -> int | None:
 
 
 def advance(site: Site, state: State, gesture: Gesture, *, rows: int) -> State | None:
-    """What a gesture leads to; None if it does nothing here."""
+    """The state after a gesture; None if the gesture does nothing here."""
     view = look(site, state, rows=rows, renamed=False)
     if gesture.kind == "scroll":
         down = gesture.text == "down"
@@ -120,7 +117,7 @@ def advance(site: Site, state: State, gesture: Gesture, *, rows: int) -> State |
 
 
 def _key(site: Site, state: State, key: str) -> State | None:
-    """Backspace empties the field in focus, enter hands a search in, tab goes to the next field."""
+    """Backspace empties the field in focus, enter starts a search, and tab goes to the next field."""
     if key == "backspace" and state.focus is not None and state.values[state.focus]:
         return _set(state, state.focus, "")
     if key == "enter" and state.focus is not None and site.controls[state.focus].name == SEARCH:
@@ -186,5 +183,5 @@ def _set(state: State, place: int, value: str) -> State:
 
 
 def held(site: Site) -> list[int]:
-    """Places of controls whose value matters in the end: all that hold one, but the search field."""
+    """The places of the controls whose values are judged: all that have one, except the search field."""
     return [i for i, control in enumerate(site.controls) if control.role in HELD and control.name != SEARCH]

@@ -1,7 +1,4 @@
-"""Sites: screens with controls, made from a seed; and goals, made from another one.
-
-Knows what is on a site and what is wanted of it. Knows nothing of how it is shown or played.
-"""
+"""Build sites, which are screens with controls, and the goals of tasks on them, each from a seed."""
 
 from __future__ import annotations
 
@@ -29,22 +26,25 @@ Kind = Literal["form", "choose", "login", "dialog", "tabs", "list"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Does = Literal["", "search", "next", "back"]
 MAIN, HOME, DIALOG, RESULTS, EVERYWHERE = "main", "home", "dialog", "results", ""
-FIRST: Mapping[str, str] = {"dialog": DIALOG, "list": RESULTS, "tabs": "page 1"}  # screens
+FIRST: Mapping[str, str] = {"dialog": DIALOG, "list": RESULTS, "tabs": "page 1"}  # the first screen
 HELD = ("field", "checkbox", "radio", "hidden")  # roles that have a value
 SEARCH, COOKIE = "search", "cookies"
 ON, OFF, UNSET = "on", "off", "unset"
-MOST_FIELDS = 6  # pairs that a goal can have
+MOST_FIELDS = 6  # most pairs of a goal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """Something on a screen.
+    """A control or a text on a screen.
 
     Attributes:
-        name: what the instruction calls it; of a radio button, group and option.
-        screen: where it is; `EVERYWHERE` for tabs.
-        start: the value it begins with; of a text what it says.
-        leads: the screen to which a click leads. sets: the control and value that a click sets. does: for lists.
+        name: its name in instructions; of a radio button, the group and the option.
+        screen: its screen; `EVERYWHERE` for tabs.
+        start: its value at the start.
+        group: the group of a radio button.
+        leads: the screen that a click opens.
+        sets: the control that a click sets, and the value.
+        does: what a click does in a list: search, or turn to the next or the previous page.
     """
 
     name: str
@@ -60,27 +60,27 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What there is, whatever is wanted of it."""
+    """The controls of a site, and its first screen."""
 
     kind: Kind
     controls: tuple[Control, ...]
     first: str = MAIN
 
     def index(self, name: str) -> int | None:
-        """The place of the control that holds a value under this name."""
+        """The place of the control with this name and a value; None if there is none."""
         return next((i for i, c in enumerate(self.controls) if c.name == name and c.role in HELD), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is wanted.
+    """The goal of a task on a site.
 
     Attributes:
-        words: pairs of key and value, as the instruction tells them.
-        pairs: the controls among them, by place, with the value each shall have.
-        expected: the values of all controls at the end: what is not wanted otherwise stays as it was.
-        screen, answer: where to be, what to say in the end, where that matters.
-        reachable: whether the site has all that is asked for.
+        words: pairs of key and value, as in the instruction.
+        pairs: the places of the controls that the words name, with the wanted values.
+        expected: the values of all controls at the end. Controls that the goal does not name keep their values.
+        screen, answer: the screen at the end and the answer; None if any is right.
+        reachable: whether the site has all that the words name.
     """
 
     words: tuple[tuple[str, str], ...]
@@ -92,7 +92,7 @@ class Goal:
 
     @property
     def conditions(self) -> int:
-        """How many things must be right."""
+        """The number of conditions: the pairs, the screen and the answer."""
         return len(self.pairs) + (self.screen is not None) + (self.answer is not None)
 
 
@@ -151,7 +151,7 @@ def _dialog(fields: int, distractors: int, pages: int, draw: random.Random) -> l
 
 
 def _tabs(fields: int, distractors: int, pages: int, draw: random.Random) -> list[Control]:
-    """A form over several pages: with tabs, or with buttons that lead on and back."""
+    """A form over several pages, with tabs or with the buttons next and back."""
     names = [f"page {number + 1}" for number in range(pages)]
     form = _form(fields, distractors, pages, draw)
     placed = [_moved(control, names[place % pages]) for place, control in enumerate(form)]
@@ -164,7 +164,7 @@ def _tabs(fields: int, distractors: int, pages: int, draw: random.Random) -> lis
 
 
 def _list(fields: int, distractors: int, pages: int, draw: random.Random) -> list[Control]:
-    """Things with facts: a search, pages of results, a screen for each thing."""
+    """A list of things: a search, pages of results, and a screen with facts for each thing."""
     things = [f"{adjective} {thing}" for adjective in ADJECTIVES for thing in THINGS]
     chosen = draw.sample(things, k=min(len(things), max(3, distractors)))
     found = [
@@ -219,7 +219,7 @@ def _mixed(controls: Sequence[Control], texts: int, draw: random.Random) -> list
 
 # ---- goals ------------------------------------------------------------------------------------------------
 def build_goal(site: Site, fields: int, seed: int) -> Goal:
-    """What a task wants of a site: `fields` values other than those that are there."""
+    """A goal drawn by the seed: `fields` values other than those at the start; in a list, one fact."""
     draw = random.Random(derive(seed, "goal"))
     if site.kind == "list":
         things = [control for control in site.controls if control.role == "link" and control.leads == control.name]
@@ -246,7 +246,7 @@ def build_goal(site: Site, fields: int, seed: int) -> Goal:
 
 
 def asked(site: Site, words: Sequence[tuple[str, str]]) -> Goal:
-    """The goal that these pairs of key and value mean on a site; a key that the site lacks makes it unreachable."""
+    """The goal that pairs of key and value mean on a site. A key that the site lacks makes it unreachable."""
     expected, pairs, reachable = [control.start for control in site.controls], [], True
     told = dict(words)
     thing, fact = told.pop("find", None), told.pop("answer", None)

@@ -1,7 +1,4 @@
-"""The expert: the next gesture towards a goal, from any state of a site.
-
-Knows sites, states and goals, also what is out of sight. Knows nothing of turns and rewards.
-"""
+"""The expert: the next gesture towards a goal, from any state of a site. It also knows what is out of view."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ STOP = Gesture(kind="stop")
 
 
 def solve(site: Site, state: State, goal: Goal, *, rows: int) -> Gesture:
-    """Mend what is wrong in the order of the page, go where the goal wants to be, stop with the answer."""
+    """Correct wrong values, first on the present screen; then go to the goal's screen; then stop with the answer."""
     view = look(site, state, rows=rows, renamed=False)
     wrong = [place for place in held(site) if state.values[place] != goal.expected[place]]
     here = [place for place in wrong if place in on_screen(site, state)]
     for place in [*here, *wrong]:
         control = site.controls[place]
         if control.group and goal.expected[place] != ON:
-            continue  # the right one of the group is mended instead
+            continue  # the right button of the group is clicked instead
         if control.name == COOKIE:
             if state.screen == DIALOG:
                 button = next(i for i, c in enumerate(site.controls) if c.sets == (COOKIE, goal.expected[place]))
@@ -59,7 +56,7 @@ def _towards(site: Site, state: State, view: View, place: int) -> Gesture:
 
 
 def _lead(site: Site, state: State, view: View, screen: str) -> Gesture:
-    """The first click of the shortest way to a screen."""
+    """The first click of the shortest way to a screen; stop if there is no way."""
     first: dict[str, int] = {}
     edge = [state.screen]
     while edge:
@@ -72,7 +69,7 @@ def _lead(site: Site, state: State, view: View, screen: str) -> Gesture:
 
 
 def _find(site: Site, state: State, view: View, thing: str) -> Gesture:
-    """Search for it, leaf to it, open it."""
+    """Search for a thing, turn to its page of results, and open it."""
     if state.screen != RESULTS:
         return _lead(site, state, view, RESULTS)
     shown = on_screen(site, state)

@@ -1,11 +1,8 @@
-"""The words of sites: keys of controls, other names for them, and values.
-
-Knows words. Knows nothing of pages.
-"""
+"""The words of sites: keys of controls, their labels on renamed sites, and their values."""
 
 from __future__ import annotations
 
-# A key of the instruction, and the label that a renamed site gives it.
+# Key in the instruction → label on a renamed site.
 FIELDS = {
     "name": "person",
     "city": "town",

@@ -1,8 +1,4 @@
-"""Webforms: forms, lists, dialogs and flows over several pages, filled in by clicks and words as on real pages.
-
-Knows tasks, observations, turns and rewards. Sites and goals come from `sites`, their mechanics from `play`, the expert
-from `solve`.
-"""
+"""The environment `webforms`: an agent fills in web forms, and uses lists, dialogs and tabs, by clicks and words."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ Further = tuple[Annotated[int, pydantic.Field(ge=0, le=90)], Annotated[int, pyda
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playing:
-    """One episode. Frozen: a snapshot is this itself."""
+    """The state of an episode."""
 
     site: Site
     goal: Goal
@@ -51,10 +47,10 @@ class Playing:
     noise: float
     turn: int = 0
     said: str = ""
-    stopped: str | None = None  # the answer
+    stopped: str | None = None  # the answer of the act `stop`; None before it
 
     def right(self) -> int:
-        """How many of the goal's conditions hold."""
+        """The number of the goal's conditions that hold."""
         state, goal = self.state, self.goal
         pairs = sum(state.values[place] == value for place, value in goal.pairs)
         there = goal.screen is not None and state.screen == goal.screen
@@ -63,12 +59,12 @@ class Playing:
 
     @property
     def potential(self) -> float:
-        """The share of conditions that hold."""
+        """The share of the goal's conditions that hold."""
         return self.right() / self.goal.conditions if self.goal.conditions else 0.0
 
     @property
     def success(self) -> bool:
-        """Stopped with everything as wanted and nothing else changed."""
+        """Whether the agent stopped with all conditions met and nothing else changed."""
         goal, values = self.goal, self.state.values
         kept = all(values[place] == goal.expected[place] for place in held(self.site))
         return self.stopped is not None and goal.reachable and kept and self.right() == goal.conditions
@@ -76,38 +72,42 @@ class Playing:
 
 @register("environment", "webforms", ignores_if={"potential=0.0": ("discount",)})
 class WebForms(KeepsState[Playing]):
-    """Bring a web page into the state that pairs of keys and values ask for, then stop.
+    """Fill in a web page as the keys and values of an instruction say, then stop.
 
-    `do: name ada, city rome, news on.` Then come the elements in view, `[2] field 'city' (8,32,120,20)`, and after that
-    what each holds. Six kinds of sites: "form" (fields and checkboxes), "choose" (radio buttons), "login" (fields, then
-    a button), "dialog" (a question covers a form), "tabs" (a form over pages, with tabs or with next and back), "list"
-    (search among things, open one, answer with a fact: `do: find red lamp, answer price.`).
+    The agent reads the instruction, `do: name ada, city rome, news on.`, and then the elements in view, each with its
+    value, such as `[2] field 'city' (8,32,120,20) rome`. There are six kinds of sites: "form" (fields and checkboxes),
+    "choose" (radio buttons), "login" (fields, then a button), "dialog" (a question covers a form), "tabs" (a form over
+    several pages, with tabs or with the buttons next and back), and "list" (search a list, open one thing, and answer
+    with a fact about it: `do: find red lamp, answer price.`).
 
     Args:
-        kinds: of sites, mixed evenly.
-        fields: fewest and most pairs of an instruction, 1–6. Higher: more acts must be right. Usual: 2 and 4.
-        distractors: fewest and most further elements, 0–90. Higher: more to look through, and to scroll.
-        pages: of "tabs".
-        rows: elements in view at a time; the rest takes scrolling.
-        sites: [a, b] draws every page, of every split, from the sites a to b; none: a new site for each task. Train on
-            [0, 5] and evaluate on [6, 8] for sites that were never seen.
-        renamed: labels are other words than the instruction's keys, always the same ones: town for city.
+        kinds: kinds of sites, mixed evenly.
+        fields: fewest and most pairs of an instruction, 1–6. Higher: more acts must be right. Usual: 2 to 4.
+        distractors: fewest and most further elements, 0–90. Higher: more to look through and to scroll.
+        pages: number of pages of the kind "tabs".
+        rows: elements in view at a time. The agent must scroll to see the others.
+        sites: [a, b]: all splits use the sites a to b. None: a new site for each task. For an evaluation on sites that
+            were never seen, train on [0, 5] and evaluate on [6, 8].
+        renamed: whether labels are other words than the keys of the instruction, such as town for city. The label of a
+            key is always the same.
         prefill: probability that a wanted value is there from the start. Higher: easier, as a warm start.
-        noise: probability that a click misses: nothing happens.
-        potential: weight w of shaping: each step earns w · (discount · Φ(s′) − Φ(s)) in addition, where Φ is the share
-            of conditions that hold. 0: none.
-        discount: of the potential. As the method's own.
-        observation: "elements" numbers what is in view, "coordinates" does not: clicks name points.
-        boxes: "elements" tells the place of each.
-        calls: the expert and `legal` write `click(3)` in place of `click 3`. Both are always understood.
+        noise: probability that a click misses and does nothing.
+        potential: weight w of the shaping: each step earns w · (discount · Φ(s′) − Φ(s)) in addition, where Φ is the
+            share of conditions that hold. 0: no shaping.
+        discount: discount factor of the shaping. Usual: that of the method.
+        observation: "elements" numbers the elements in view. "coordinates" does not: clicks name points.
+        boxes: whether "elements" shows the position and the size of each element.
+        calls: whether the expert and `legal` write `click(3)` in place of `click 3`. Both are always understood.
         max_turns: turns until the episode is cut off. Usual: 20.
 
-    Acts: `click 3`, `click 20 40`, `type 3 rome` (with 0 in place of the number: into the field in focus), `key tab`,
-    `key enter`, `key backspace` (empties the field in focus), `scroll down`, `scroll up`, `stop`, `stop 42` (with an
-    answer). Reward: 1 for stopping with everything as wanted and nothing else changed, else 0, and the shaping.
+    Acts: `click 3`, `click 20 40`, `type 3 rome` (the number 0 stands for the field in focus), `key tab`, `key enter`,
+    `key backspace` (empties the field in focus), `scroll down`, `scroll up`, `stop`, and `stop 42` (with an answer).
 
-    A step's `info` tells `potential` (Φ after it), `executable` (0 for what did nothing) and `stratum`, the kind. A
-    task may carry `goal`, pairs in place of the drawn ones; one that its site lacks cannot be reached.
+    Reward: 1 for stopping with all conditions met and nothing else changed, else 0, plus the shaping.
+
+    A step's `info` has `potential` (Φ after the step), `executable` (0 if the act did nothing) and `stratum` (the kind
+    of the site). The params of a task may have `goal`, pairs that replace the drawn ones. A goal with a key that the
+    site lacks cannot be reached.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -147,17 +147,17 @@ class WebForms(KeepsState[Playing]):
         self._observation, self._boxes, self._calls, self._max_turns = observation, boxes, calls, max_turns
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` tasks; of fixed sites, no split wants what another one wants."""
-        few = self._params["sites"] is not None  # sites that are drawn anew are never the same
-        return seeded_tasks("webforms", self._params, split, n, seed, content=self.content if few else None)
+        """`n` tasks. With `sites`, no task has the content of a task of another split."""
+        fixed = self._params["sites"] is not None  # new sites are never the same
+        return seeded_tasks("webforms", self._params, split, n, seed, content=self.content if fixed else None)
 
     def content(self, task: Task) -> Any:
-        """The site and the goal."""
+        """The site and the goal of a task."""
         playing = _set_up({**self._params, **task.params}, task.seed)
         return as_json((playing.site, playing.goal))
 
     def difficulty(self, task: Task) -> float:
-        """Conditions of the goal."""
+        """The number of conditions of the goal."""
         return float(_set_up({**self._params, **task.params}, task.seed).goal.conditions)
 
     def reset(self, task: Task) -> StepResult:
@@ -184,7 +184,7 @@ class WebForms(KeepsState[Playing]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """Fills in what is wrong from top to bottom, also what others changed; it knows what is out of sight."""
+        """The next gesture: correct what is wrong, also after other acts. The expert knows what is out of view."""
         now = self.state
         gesture = solve(now.site, now.state, now.goal, rows=self._rows)
         if self._observation == "coordinates":
@@ -192,7 +192,6 @@ class WebForms(KeepsState[Playing]):
         return Action(text=gesture.write(calls=self._calls))
 
     # ---- playing ------------------------------------------------------------------------------------------
-
     def _act(self, now: Playing, gesture: Gesture | None) -> Playing:
         if gesture is None:
             return dataclasses.replace(now, said=UNREAD)
@@ -218,7 +217,7 @@ class WebForms(KeepsState[Playing]):
         return Observation(text="\n".join(lines), legal=self._sensible(now, view), state_key=f"{now.seed}/{key:x}")
 
     def _sensible(self, now: Playing, view: View) -> list[str]:
-        """A finite list: clicks at all that is in view, values of the instruction and of the start into all fields."""
+        """The acts that make sense. Typed texts are the instruction's values and the field's expected one."""
         pointed = self._observation == "coordinates"
         values = [value for key, value in now.goal.words if value not in ("on", OFF) and key != "answer"]
         found: list[Gesture] = []
@@ -240,7 +239,7 @@ UNREAD, MISSED = "not understood", "nothing happens"
 
 
 def _set_up(world: Mapping[str, Any], seed: int) -> Playing:
-    """The episode that a task describes."""
+    """The state of a task's episode at the start."""
     sites, kinds = world["sites"], world["kinds"]
     number = seed if sites is None else sites[0] + seed // 2 % (sites[1] - sites[0] + 1)
     kind = kinds[(derive(seed, "kind") if sites is None else number) % len(kinds)]
@@ -263,7 +262,7 @@ def _set_up(world: Mapping[str, Any], seed: int) -> Playing:
 
 
 def _pointed(gesture: Gesture, state: State, view: View) -> Gesture:
-    """The same without numbers: a click at a point, and what is typed goes into the field in focus."""
+    """The gesture without an element's number: a click at a point, or typing into the field in focus."""
     if gesture.id is None:
         return gesture
     place, element = view.places[gesture.id - 1], view.elements[gesture.id - 1]
@@ -281,6 +280,8 @@ def _refuse_impossible(
 ) -> None:
     refuse = Refusals("environment: webforms")
     refuse.when_empty(KINDS, kinds=kinds)
-    refuse.when(fields[1] > MOST_FIELDS, f"`fields` goes up to {fields[1]}.", f"Keep it at {MOST_FIELDS} or below.")
+    refuse.when(
+        fields[1] > MOST_FIELDS, f"`fields` goes up to {fields[1]}.", f"Set its second number to {MOST_FIELDS} or less."
+    )
     refuse.when_reversed(fields=fields, distractors=distractors, sites=sites)
-    refuse.when_certain("no click would ever hit", noise=noise)
+    refuse.when_certain("no click would ever work", noise=noise)

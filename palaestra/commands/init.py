@@ -1,4 +1,4 @@
-"""`palaestra init`: an environment, a reward and a recipe of one's own that train at once, to begin from."""
+"""`palaestra init`: write an environment, a reward and a recipe that train at once, for users to begin from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from palaestra.errors import RunFolderError
 from palaestra.recipe.sources import COMPLETE, recipes_folder
 from palaestra.store.atomic import write_atomic
 
-EXAMPLE = "guess"  # a folder of `recipes/`, shown in the README
+EXAMPLE = "guess"  # a folder of `recipes/`; the tutorial "Your own environment" shows its files
 FILES = {"guess.py": "an environment", "rewards.py": "a reward", COMPLETE: "what is trained, and how"}
 
 
 def run(*, folder: str) -> None:
-    """Write the files of the README's example into a folder, which is made if it is missing.
+    """Write the files of the example into a folder, which is made if it is missing.
 
     Raises: RunFolderError, if one of them is there already, or the place cannot be written.
     """

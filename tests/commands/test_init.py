@@ -46,7 +46,7 @@ def test_3_nothing_is_overwritten(palaestra: Command) -> None:
     Path("mine").mkdir()
     Path("mine/rewards.py").write_text("mine = 1\n")
     done = palaestra("init", "mine")
-    assert done.code == 2 and "mine/rewards.py\n\n  it is there already." in done.err
+    assert done.code == 2 and "mine/rewards.py\n\n  this file exists." in done.err
     assert [path.name for path in Path("mine").iterdir()] == ["rewards.py"]
 
 

@@ -1,4 +1,4 @@
-"""BoundPart: a part with its options. A recipe binds each part once and gives the bound parts to training."""
+"""A bound part is a part with its checked options. A recipe binds each part once, and training calls bound parts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from palaestra.registry import Part, Section, part
 
 
 class BoundPart(Section):
-    """A part with its options, as a recipe names it: `grpo`, or `{grpo: {scale: none}}`.
+    """A part with its options, as a recipe writes it: `grpo`, or `{grpo: {scale: none}}`.
 
-    `bind` finds the part in the registry, checks the options and fills in their defaults. A recipe does that once for
-    all its parts. Before that the object holds only what the recipe says, and it cannot be called.
+    `bind` finds the part in the registry, checks the options and fills in their defaults. Before that, the object holds
+    only the text of the recipe and cannot be called.
 
     Attributes:
-        name: the part's registered name. options: those that the recipe gives; after binding, all of them.
+        name: the part's registered name.
+        options: the options that the recipe gives; after binding, all options.
     """
 
     name: str
@@ -28,34 +29,34 @@ class BoundPart(Section):
     _iteration: Any = pydantic.PrivateAttr(None)
 
     def bound(self, part: Part, options: Mapping[str, Any]) -> BoundPart:
-        """A copy that holds the registered part and its checked options."""
+        """A copy with the registered part and its checked options."""
         copy = self.model_copy(update={"options": dict(options)})
         copy._part = part
         return copy
 
     @property
     def part(self) -> Part:
-        """The registered part with what it declares. Raises: ContractError, if no recipe has bound it."""
+        """The registered part. Raises: ContractError, if the part is not bound."""
         if self._part is None:
             raise ContractError(
                 where=f"part {self.name}",
-                what="it is not bound yet: it was not looked up in the registry, and its options are not checked.",
-                remedy="Load settings by `palaestra.recipe.load`, or call `palaestra.bound.bind(slot, part)`.",
+                what="it is not bound, so its function is not known and its options are not checked.",
+                remedy="Load the settings with `palaestra.recipe.load`, or call `palaestra.bound.bind(slot, part)`.",
             )
         return self._part
 
     @property
     def file(self) -> str:
-        """The file of one's own that a bound part was loaded from; empty for others."""
+        """The user's file that holds the part; empty for an installed part."""
         return "" if self._part is None else self._part.file
 
     @property
     def state(self) -> Any:
-        """The object that a run makes of a part with state; None for a function, and before `started`."""
+        """The object of a part with state, which `started` makes; None for other parts."""
         return self._state
 
     def started(self) -> BoundPart:
-        """The part as a run uses it. A part that is a class with state gets a new object of that class."""
+        """The part for a run. A part with state gets a new object of its class."""
         if not self.part.holds_state:
             return self
         copy = self.model_copy()
@@ -63,7 +64,7 @@ class BoundPart(Section):
         return copy
 
     def at(self, iteration: Any) -> BoundPart:
-        """The same part for this iteration. A call passes `iteration` on if the part has a parameter of that name."""
+        """The part for one iteration. It gives `iteration` to its function if that has a parameter of this name."""
         if not self.part.takes_iteration:
             return self
         copy = self.model_copy()
@@ -83,19 +84,19 @@ class BoundPart(Section):
 
     @property
     def scope(self) -> str:
-        """For a loss: the unit of tokens that one call must see whole."""
+        """For a loss: the unit of tokens that each call must get whole."""
         return self.part.scope_with(self.options)
 
     def can(self, method: str) -> Any:
-        """The method of this name of the object with state, or None if there is none."""
+        """The method of this name of the object with state; None, if it has no such method."""
         return getattr(self._state, method, None)
 
 
 def bind(slot: str, written: BoundPart) -> BoundPart:
-    """The registered part of this name, with checked options.
+    """Find a part in the registry and check its options. Returns the bound part.
 
-    Raises: UnknownName, for a name that no part has; RecipeError, for wrong options; ContractError, for a part that
-        was written for an earlier version.
+    Raises: UnknownName, if no part has this name; RecipeError, for wrong options; ContractError, for a part that was
+        written for an earlier version.
     """
     found = part(slot, written.name)
     refuse_former(found, where=f"{slot}: {written.name}")
@@ -103,15 +104,15 @@ def bind(slot: str, written: BoundPart) -> BoundPart:
 
 
 def bind_all(slot: str, written: Sequence[BoundPart]) -> list[BoundPart]:
-    """Several parts of one slot, in order."""
+    """Bind several parts of one slot. Returns them in the same order."""
     return [bind(slot, one) for one in written]
 
 
 def refuse_former(found: Part, *, where: str) -> None:
-    """Refuse a part whose data parameter has a former name. Raises: ContractError."""
+    """Raises: ContractError, if a data parameter of the part has a former name."""
     if "look" in found.data:
         raise ContractError(
             where=where,
-            what="its data parameter `look` is called `iteration` now, and `look.step` is `iteration.number`.",
+            what="its data parameter `look` is now called `iteration`, and `look.step` is now `iteration.number`.",
             remedy="Rename both in the part.",
         )

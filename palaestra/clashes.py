@@ -1,4 +1,4 @@
-"""Clashes: the choices that a part's registration forbids beside it. `palaestra.recipe.together` refuses them."""
+"""A clash is a choice that cannot stand in one recipe with a part. `palaestra.recipe.together` refuses such recipes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartPattern:
-    """A part in a recipe.
+    """Matches a part in a recipe.
 
     Attributes:
-        slot: the part's slot. names: the part has one of these names; empty: any part of the slot.
-        options: option → values; the part has one of these values for each of these options.
+        slot: the part's slot.
+        names: the part has one of these names; empty: any part of the slot.
+        options: option → values; each of these options has one of its values.
     """
 
     slot: str
@@ -23,7 +24,7 @@ class PartPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingPattern:
-    """A setting of a recipe with one of these values."""
+    """Matches a setting of a recipe that has one of these values."""
 
     key: str
     values: Collection[Any]
@@ -31,14 +32,15 @@ class SettingPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """A choice that cannot stand in one recipe with the part that declares the clash.
+    """A choice that excludes the part that declares the clash.
 
     Attributes:
-        options: option → values; the clash holds only if the part has one of these values for each of these options.
-        has: options of the part; the clash holds only if each of them has a value other than None.
-        other: the choice that the part excludes; None: the part's own options exclude each other.
-        why: what would go wrong. ways: what the user can do instead.
-        ordered: the clash holds only if `other` stands behind the part.
+        options: option → values; the clash holds only if each of these options of the part has one of its values.
+        has: options of the part; the clash holds only if none of them is None.
+        other: the choice that is excluded; None: the part's own options exclude each other.
+        why: what would go wrong.
+        ways: what the user can do instead.
+        ordered: the clash holds only if `other` comes after the part.
     """
 
     why: str

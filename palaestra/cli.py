@@ -1,6 +1,6 @@
-"""The command line: names, arguments and help of each command. What a command does is in `commands/`.
+"""The command line: the name, the arguments and the help of each command. The code of the commands is in `commands/`.
 
-Imports no torch, so that `--help` answers at once; a command's module is loaded when it runs.
+This module does not import torch, so `--help` answers at once. The module of a command is loaded when it runs.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ app = typer.Typer(
 )
 
 Layers = Annotated[
-    list[str], typer.Argument(help="Recipe files, left to right, and overrides such as `rollout.group=16`.")
+    list[str], typer.Argument(help="Recipe files, layered left to right, and overrides such as `rollout.group=16`.")
 ]
 Smoke = Annotated[
-    bool, typer.Option("--smoke", help="Everything small, in runs/smoke/NAME: does all of it work together?")
+    bool, typer.Option("--smoke", help="A quick, small run in runs/smoke/NAME that checks whether everything works.")
 ]
-STOPPED, MISSING = 130, 1  # exit codes after Ctrl-C, and where an optional package is not installed
-OWN_MODULE = "palaestra_user_"  # how modules of the user's own files are called
+STOPPED, MISSING = 130, 1  # exit codes: after Ctrl-C; if an optional package is not installed
+OWN_MODULE = "palaestra_user_"  # names of the modules of the user's files begin with this
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
 GO_ON = {
-    "train": "the same command with `--resume` goes on from the newest checkpoint, if one was written",
-    "compare": "the same command goes on where it stopped",
+    "train": "the same command with `--resume` continues from the newest checkpoint, if one was written",
+    "compare": "the same command continues where it stopped",
 }
 FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
@@ -49,13 +49,13 @@ def _command(module: str, **arguments: Any) -> None:
 @app.command(context_settings=FREE)
 def train(
     recipe: Layers,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="As `explain`; start nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in the folder.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the recipe, as `explain` does.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     smoke: Smoke = False,
 ) -> None:
-    """Train a recipe. The last line of output is the result of the evaluation."""
+    """Train a recipe. The last line of the output is the result of the evaluation."""
     if dry_run:
         _command("explain", recipe=recipe, smoke=smoke)
         return
@@ -68,7 +68,7 @@ def run_system(
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     smoke: Smoke = False,
 ) -> None:
-    """Play what is not trained, such as `self_consistency`, on its evaluation tasks, beside its baselines."""
+    """Play a system that is not trained, such as `self_consistency`, and its baselines on the evaluation tasks."""
     _command("run", recipe=recipe, quiet=quiet, smoke=smoke)
 
 
@@ -76,9 +76,9 @@ def run_system(
 def evaluate(
     recipe: Layers,
     policy: Annotated[str | None, typer.Option(help="Play with this scripted policy instead: expert, random.")] = None,
-    checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default the newest.")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
 ) -> None:
-    """Evaluate a run folder (or an untrained recipe) on its evaluation tasks."""
+    """Evaluate a run folder, or a recipe before training, on its evaluation tasks."""
     _command("evaluate", recipe=recipe, policy=policy, checkpoint=checkpoint)
 
 
@@ -87,12 +87,12 @@ def play(
     environment: Annotated[str, typer.Argument(help="An environment's name, or a run folder (its policy plays).")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Options, such as `level=GoToObj`.")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="human, random or expert; default the run folder's policy, else human.")
+        str | None, typer.Option(help="human, random or expert; default: the run folder's policy, else human.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which task.")] = 0,
-    episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
+    episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 1,
 ) -> None:
-    """Play an environment in the terminal, yourself or by a policy."""
+    """Play an environment in the terminal, or watch a policy play it."""
     _command("play", environment=environment, overrides=overrides or [], policy=policy, seed=seed, episodes=episodes)
 
 
@@ -108,13 +108,13 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Seeds of each arm.", min=1)] = 5,
     out: Annotated[str, typer.Option(help="Folder for runs, JSON, table and plot.")] = "runs/compare",
     parallel: Annotated[int, typer.Option(help="Runs at the same time.", min=1)] = 1,
-    reference: Annotated[str | None, typer.Option(help="Arm that differences are taken to; default the first.")] = None,
+    reference: Annotated[str | None, typer.Option(help="The arm to compare with; default: the first.")] = None,
     metric: Annotated[str, typer.Option(help="success or return.")] = "success",
     axis: Annotated[
-        str, typer.Option(help="What is equal: environment_steps, tokens (generated), updates or step.")
+        str, typer.Option(help="What the budget counts: environment_steps, tokens (generated), updates or step.")
     ] = "environment_steps",
 ) -> None:
-    """Compare methods on one setup at equal budget, several seeds, with intervals. Resumable."""
+    """Compare methods on one setup at equal budget, with several seeds and intervals. It can be resumed."""
     _command(
         "compare", setup=setup, methods=methods or [], arms=arm or [], seeds=seeds, out=out, parallel=parallel,
         reference=reference, metric=metric, axis=axis,
@@ -125,18 +125,18 @@ def compare(
 def export(
     run: Annotated[str, typer.Argument(help="A run folder.")],
     out: Annotated[str, typer.Argument(help="The folder to write.")],
-    policy: Annotated[str | None, typer.Option(help="Which policy, if there are several.")] = None,
-    checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default the newest.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Name of the policy, if there are several.")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
 ) -> None:
-    """Write a trained policy as a Hugging Face folder (network policies: safetensors and JSON)."""
+    """Write a trained policy as a Hugging Face folder. A network policy becomes safetensors and JSON."""
     _command("export", folder=run, out=out, policy=policy, checkpoint=checkpoint)
 
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A system or variant; default all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A system or variant; default: all.")] = None,
     slot: Annotated[str | None, typer.Option(help="Only this slot.")] = None,
-    without: Annotated[str | None, typer.Option(help="Leave out parts that need this column or ability.")] = None,
+    without: Annotated[str | None, typer.Option(help="Hide parts that need this column or ability.")] = None,
 ) -> None:
     """List systems and parts, or describe one system: formula, parts, status, commands."""
     _command("methods", name=name, slot=slot, without=without)
@@ -144,7 +144,7 @@ def methods(
 
 @app.command()
 def envs(
-    name: Annotated[str | None, typer.Argument(help="An environment; default all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An environment; default: all.")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(help="Options for the check.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Run the validity check of this environment.")] = False,
 ) -> None:
@@ -159,43 +159,43 @@ def envs(
 
 @app.command()
 def explain(recipe: Layers, smoke: Smoke = False) -> None:
-    """Show every resolved value that acts with its origin, of a recipe, a system or a run folder.
+    """Show every value that has an effect, with its origin, of a recipe, a system or a run folder.
 
-    Keys, parts and options are checked. Nothing is started, so who acts in the program is looked at when a run starts.
+    Keys, parts and options are checked. Nothing is started, so the roles of the program are checked only by a run.
     """
     _command("explain", recipe=recipe, smoke=smoke)
 
 
 @app.command()
 def recipes() -> None:
-    """List the recipes that come with Palaestra: what each trains, on what, how long it takes, what it needs."""
+    """List the recipes of Palaestra: what each trains, on what, how long it takes and what it needs."""
     _command("recipes")
 
 
 @app.command()
 def init(
-    folder: Annotated[str, typer.Argument(help="Where to write; made if it is missing.")] = "guess",
+    folder: Annotated[str, typer.Argument(help="The folder to write; it is created if it is missing.")] = "guess",
 ) -> None:
-    """Write an environment, a reward and a recipe of your own to begin from; they train at once."""
+    """Write an environment, a reward and a recipe to start from. The recipe can be trained at once."""
     _command("init", folder=folder)
 
 
 @app.command()
 def doctor() -> None:
-    """What is installed, what each missing extra would give, device, sandbox level."""
+    """Show what is installed, what each missing extra would add, the device and the sandbox level."""
     _command("doctor")
 
 
 def main() -> None:
-    """Entry point: errors that a user can mend are printed without a traceback."""
+    """The entry point. Errors that a user can correct are printed without a traceback."""
     sys.exit(_run())
 
 
 def _run() -> int:
     """Run the command line.
 
-    Returns: its exit code: 0, 1 for an optional package that is not installed, 2 for other faults that a user can mend,
-        130 for Ctrl-C.
+    Returns: the exit code: 0; 1 if an optional package is not installed; 2 for other errors that a user can correct;
+        130 after Ctrl-C.
     """
     try:
         code = app(prog_name="palaestra", standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
@@ -220,13 +220,14 @@ def _message(error: Any) -> str:
     if isinstance(error, PalaestraError):
         return error.render()
     path = getattr(getattr(error, "ctx", None), "command_path", "palaestra")
-    return f"{error.format_message()}\n\n  `{path} --help` shows how it is used."
+    return f"{error.format_message()}\n\n  `{path} --help` shows its arguments."
 
 
 def _own_fault(error: Exception) -> str | None:
-    """What a file of the user's own did wrong; None if it is not at fault.
+    """The message for an error in a user's file; None, if the error comes from elsewhere.
 
-    It is where the last of its frames is below all of ours, and where one of its functions cannot be called so.
+    It comes from a user's file if no frame of this package is deeper in the traceback than the last frame of that file,
+    or if a function of that file does not take the arguments of the call.
     """
     loaded = [(name, file, module) for name, module in list(sys.modules.items()) if (file := _file_of(module))]
     folders = {os.path.dirname(file) for name, file, _ in loaded if name.startswith(OWN_MODULE)}
@@ -241,7 +242,7 @@ def _own_fault(error: Exception) -> str | None:
     else:
         return None
     what = f"{type(error).__name__}: {error}"
-    return f"{where}\n\n  {what}\n\n  Mend the file. PALAESTRA_TRACEBACK=1 shows the whole traceback."
+    return f"{where}\n\n  {what}\n\n  Correct the file. PALAESTRA_TRACEBACK=1 shows the whole traceback."
 
 
 def _file_of(module: Any) -> str:
@@ -249,7 +250,7 @@ def _file_of(module: Any) -> str:
 
 
 def version(show: bool) -> None:
-    """Print the version and leave."""
+    """Print the version and exit."""
     if show:
         print(palaestra.__version__)
         raise typer.Exit

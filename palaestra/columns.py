@@ -1,8 +1,9 @@
-"""Names of columns, from the table to the loss.
+"""Names of the columns of the table and of the token batch.
 
-For an output `x` of a policy (`logprob`, `entropy`, `value` …), the column `x` is that of the policy in training,
-`x_old` that at the start of the update, `x_behavior` that of the engine that sampled, and `x_reference` that of the
-reference policy. This module does not import torch, so that parts can be listed and recipes checked quickly.
+A policy gives outputs such as `logprob`, `entropy` and `value`. For an output `x`, the column `x` comes from the policy
+in training, `x_old` from the policy at the start of the update, `x_behavior` from the engine that sampled, and
+`x_reference` from the reference policy. This module does not import torch, so listing parts and checking recipes is
+quick.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ FROM_EPISODES = frozenset(
     {*REQUIRED, "action_key", "token_count", "row_weight", "policy", "version", "segment", "invocation", "parent"}
     | {"task", "terminated", "truncated", "seconds", "logprob_behavior"}
 )
-# Columns of tokens that are no output of a policy.
+# Columns of tokens that are not outputs of a policy.
 OF_TOKENS = frozenset({"advantage", "weight", "counts", "value_target", "value_weight", "version_behavior"})
-CREDIT = ("advantage", "value_target", "value_weight")  # what estimators give
-# Columns of rows that are made of a policy's outputs at the start of the update.
+CREDIT = ("advantage", "value_target", "value_weight")  # the columns that estimators give
+# Columns of rows → the output at the start of the update that they are computed from.
 FROM_OUTPUTS = {"row_value": "value", "bootstrap_value": "value", "row_entropy": "entropy"}
 SUFFIXES = ("old", "behavior", "reference")
 NUMBERS = ("reward", "row_weight", "outcome", "process", *FROM_OUTPUTS, "without", *OF_TOKENS)
-# NaN is "not given for this row".
+# In these columns NaN means "not given for this row".
 MAY_BE_MISSING = ("outcome", "process", "row_value", "bootstrap_value", "without")
-# Former names of columns.
+# Former name of a column → its present name.
 RENAMED = {
     "token_logprob": "logprob_behavior",
     "token_proximal": "logprob_old",
@@ -46,10 +47,10 @@ RENAMED = {
 
 
 def output_of(column: str) -> tuple[str, str]:
-    """The output that a column holds, and the policy that it is of: `("logprob", "old")` for `logprob_old`.
+    """The output that a column holds, and the policy that gives it: `("logprob", "old")` for `logprob_old`.
 
-    The second item is "old", "behavior", "reference", or "policy" for the policy in training. A name without one of
-    these suffixes is of the policy in training.
+    The second item is "old", "behavior", "reference", or "policy". "policy" is the policy in training, which gives the
+    columns without a suffix.
     """
     name = column.removesuffix("?")
     if name in FROM_OUTPUTS:
@@ -59,23 +60,23 @@ def output_of(column: str) -> tuple[str, str]:
 
 
 def is_output(column: str) -> bool:
-    """Whether a policy gives this column of tokens: `logprob_old`, `value_reference` …"""
+    """Whether this column of tokens is an output of a policy other than the one in training, such as `logprob_old`."""
     return column not in FROM_OUTPUTS and output_of(column)[1] != "policy"
 
 
 def is_computed(column: str) -> bool:
-    """Whether training computes this column. An environment's number of the same name is then left out."""
+    """Whether training computes this column. A number of this name from an environment is then ignored."""
     computed = {*FROM_OUTPUTS, *OF_TOKENS, *FROM_OUTPUTS.values(), "act", "logprob", "row_weight"}
     return column in computed or is_output(column)
 
 
 def may_be_missing(column: str) -> bool:
-    """Whether a NaN in this column means "not given for this row or token"."""
+    """Whether NaN in this column means "not given for this row or token"."""
     return column in MAY_BE_MISSING or is_output(column)
 
 
 def ability_of(column: str) -> str | None:
-    """The ability of a setup that a column comes from: "critic", "reference", or None."""
+    """The ability that a setup needs for this column: "critic", "reference", or None."""
     output, of = output_of(column)
     if of == "reference":
         return "reference"

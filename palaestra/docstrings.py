@@ -1,8 +1,8 @@
-"""What docstrings say: the summary, the prose, the sections, and the text of each argument.
+"""Reads docstrings: the summary, the prose, the sections, and the text of each argument.
 
-The package `docstring_parser` reads the sections (Google's style). Three habits of this project are brought into its
-form first: a section may begin on the line of its heading (`Raises: InvalidData, if …`), prose may follow after the
-sections, and one text may be for several arguments (`low, high: bounds`).
+The package `docstring_parser` reads the sections (Google style). This module handles three forms that the package does
+not know. A section may begin on the line of its heading (`Raises: InvalidData, if …`). Prose may follow the sections.
+One text may describe several arguments (`low, high: bounds`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Docstring:
 
     Attributes:
         summary: the first line.
-        body: the other prose, with its indented formulas as they are.
+        body: the other prose, with its indented formulas unchanged.
         notes: heading → text, such as "Returns" and "Raises".
         arguments: name → text.
     """
@@ -53,10 +53,10 @@ class Docstring:
 
 
 def read_docstring(text: str) -> Docstring:
-    """The pieces of a docstring; examples (`>>>`) are left out.
+    """Split a docstring into its pieces. Examples (`>>>`) are left out.
 
     Args:
-        text: as `inspect.getdoc` gives it, without the indentation of the code.
+        text: the docstring without the indentation of the code, as `inspect.getdoc` gives it.
 
     Raises: ValueError, for an entry of `Args:` that is not `name: text`.
     """
@@ -75,10 +75,10 @@ def read_docstring(text: str) -> Docstring:
 
 
 def _separated(text: str) -> tuple[list[str], list[str]]:
-    """The lines of the prose, and those of the sections in the form that `docstring_parser` reads."""
+    """The lines of the prose; and the lines of the sections, in the form that `docstring_parser` reads."""
     prose: list[str] = []
     sections: list[str] = []
-    lines, begun = prose, False  # begun: the section's text stands beside its heading, so its next lines may, too
+    lines, begun = prose, False  # begun: the section began on its heading's line, so its next lines need no indent
     for line in _without_examples(text.splitlines()):
         heading = HEADING.fullmatch(line)
         if heading:
@@ -95,7 +95,7 @@ def _separated(text: str) -> tuple[list[str], list[str]]:
 
 
 def _without_examples(lines: Iterable[str]) -> Iterator[str]:
-    """The lines outside of examples, each of which ends with an empty line."""
+    """The lines outside of examples. An empty line ends an example."""
     inside = False
     for line in lines:
         inside = (inside or line.startswith(">>>")) and bool(line.strip())

@@ -1,14 +1,14 @@
-"""Errors of the library. Each names the place, the fault, the allowed values and the remedy, in this order.
+"""The errors of the library. A message gives the place, the fault, the allowed values and a remedy, in this order.
 
     Exception
     └── PalaestraError
-        ├── RecipeError          (ValueError)    a recipe cannot run; nothing was started
-        ├── UnknownName          (LookupError)   no part, environment or column of this name
-        ├── MissingColumn        (LookupError)   a part reads a column which the table lacks
+        ├── RecipeError          (ValueError)    the recipe cannot run; nothing was started
+        ├── UnknownName          (LookupError)   no part, environment or column has this name
+        ├── MissingColumn        (LookupError)   a part reads a column that the table does not have
         ├── MissingExtra         (ImportError)   an optional package is not installed
-        ├── InvalidData          (ValueError)    values that an estimator or a loss cannot use
-        ├── RunFolderError       (OSError)       the run folder cannot be used or written
-        ├── CheckpointError      (ValueError)    a checkpoint does not fit this recipe
+        ├── InvalidData          (ValueError)    an estimator or a loss cannot use these values
+        ├── RunFolderError       (OSError)       the run folder cannot be read or written
+        ├── CheckpointError      (ValueError)    the checkpoint does not fit this recipe
         ├── ContractError        (TypeError)     an environment or a part breaks its protocol
         ├── NoSignal             (RuntimeError)  the run cannot learn: every update would be empty
         └── EpisodeFailure       (RuntimeError)  one episode failed; `boundary` says where
@@ -23,12 +23,12 @@ from collections.abc import Iterable
 
 
 class PalaestraError(Exception):
-    """A fault that a user can correct.
+    """A fault that a user can correct. All errors of the library inherit from it.
 
     Args:
-        where: the place: `recipes/a.yaml:11  advantage: gigpo`, or the function and argument.
-        what: the fault, with the value that was found.
-        options: the values that are allowed, or the nearest names.
+        where: the place, such as `recipes/a.yaml:11  advantage: gigpo`, or a function and its argument.
+        what: the fault, with the value found.
+        options: the allowed values, or the nearest names.
         remedy: what the user can do, in one or more sentences or lines.
     """
 
@@ -50,7 +50,7 @@ class PalaestraError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
-        # Keyword-only constructors need help to cross a process boundary.
+        # Pickle cannot call a constructor with keyword-only arguments.
         return (_rebuild, (type(self), self.args), self.__dict__.copy())
 
 
@@ -59,15 +59,15 @@ def _rebuild(cls: type[PalaestraError], args: tuple[object, ...]) -> PalaestraEr
 
 
 class RecipeError(PalaestraError, ValueError):
-    """A recipe cannot run; nothing was started."""
+    """The recipe cannot run; nothing was started."""
 
 
 class UnknownName(PalaestraError, LookupError):
-    """No part, environment or column of this name."""
+    """No part, environment or column has this name."""
 
 
 class MissingColumn(PalaestraError, LookupError):
-    """A part reads a column which the table lacks."""
+    """A part reads a column that the table does not have."""
 
 
 class MissingExtra(PalaestraError, ImportError):
@@ -75,15 +75,15 @@ class MissingExtra(PalaestraError, ImportError):
 
 
 class InvalidData(PalaestraError, ValueError):
-    """Values that an estimator or a loss cannot use."""
+    """An estimator or a loss cannot use these values."""
 
 
 class RunFolderError(PalaestraError, OSError):
-    """The run folder cannot be used or written."""
+    """The run folder cannot be read or written."""
 
 
 class CheckpointError(PalaestraError, ValueError):
-    """A checkpoint does not fit this recipe."""
+    """The checkpoint does not fit this recipe."""
 
 
 class ContractError(PalaestraError, TypeError):
@@ -103,7 +103,7 @@ class EpisodeFailure(PalaestraError, RuntimeError):
 
 
 def nearest(name: str, candidates: Iterable[str], *, count: int = 3) -> tuple[str, ...]:
-    """The candidates most similar to `name`. If none is similar: all of them when they are at most 12, else none."""
+    """The candidates most similar to `name`. If none is similar: all candidates if there are at most 12, else none."""
     pool = sorted(set(candidates))
     close = difflib.get_close_matches(name, pool, n=count, cutoff=0.5)
     if close:

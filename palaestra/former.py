@@ -1,4 +1,4 @@
-"""Former names: importing a name of an earlier version raises an error that gives the present name."""
+"""Errors for former names. Importing a name of an earlier version raises an error that gives the new name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Make the `__getattr__` of a module in which names have changed.
 
     Args:
-        module: the module's name. names: former name → the end of the message "it is …", such as "`Play` now".
+        module: the module's name.
+        names: former name → the end of the message "it is …", such as "`Play` now".
     """
 
     def find(name: str) -> Any:
-        """Refuse a missing name. Raises: ContractError, for a former name; AttributeError, for any other."""
+        """Raises: ContractError, for a former name; AttributeError, for any other name."""
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         raise ContractError(where=f"{module}.{name}", what=f"it is {names[name]}.", remedy=REMEDY)
@@ -29,15 +30,15 @@ def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 class FormerModules(importlib.abc.MetaPathFinder):
-    """Refuses to import modules that no longer exist, and says where their content is now.
+    """Raises an error on the import of a module that no longer exists. The error says where its content is now.
 
     Args:
-        modules: former name of the module → where its content is now.
+        modules: former name of a module → where its content is now.
     """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
-        sys.meta_path.append(self)  # the last finder: Python asks it only for modules that no other finder has
+        sys.meta_path.append(self)  # comes last: Python asks it only for modules that no other finder finds
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Raises: ContractError, for a former module."""

@@ -1,7 +1,7 @@
-"""The list of parts, found by searching the source text for `@register("slot", "name", …)` without importing it.
+"""Lists the parts by searching the source text for `@register("slot", "name", …)`. It imports none of them.
 
 A checkout is searched each time. The build of a wheel searches once and stores the result in `index.json`. The build
-runs this module too, so it imports nothing but the standard library and `palaestra.errors`.
+imports this module, so it uses only the standard library and `palaestra.errors`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Parts = dict[str, dict[str, str]]  # slot → name → `module:attribute`
 
 
 def known_parts() -> Parts:
-    """The parts of this package: from the wheel's index, or found in the checkout.
+    """The parts of this package, from the index of the wheel or from the source text of the checkout.
 
     Raises: ContractError, if two parts of a slot share a name.
     """
@@ -37,7 +37,7 @@ def known_parts() -> Parts:
 
 
 def search(package: Path) -> Parts:
-    """Every registration in the source text of a package, slots and names sorted.
+    """Find every registration in the source text of a package. Returns slots and names in sorted order.
 
     Raises: ContractError, if two parts of a slot share a name.
     """
@@ -48,7 +48,7 @@ def search(package: Path) -> Parts:
 
 
 def registrations(package: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    """Every registration in the source text of a package: its file and the match. Tests are left out."""
+    """Yield the file and the match of every registration in the source text of a package. Test files are skipped."""
     for path in sorted(package.rglob("*.py")):
         if not path.name.startswith("test_"):
             text = path.read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def registrations(package: Path) -> Iterator[tuple[Path, re.Match[str]]]:
 
 
 def module_of(path: Path, package: Path) -> str:
-    """The dotted name under which a file of a package is imported."""
+    """The dotted module name of a file of a package."""
     pieces = (package.name, *path.relative_to(package).with_suffix("").parts)
     return ".".join(pieces).removesuffix(".__init__")
 

@@ -1,6 +1,6 @@
-"""Options of parts: the kinds that many parts share, groups of options, and the schema of a signature.
+"""Options of parts: common types, groups of options, and the schema that is made from a signature.
 
-The keyword-only parameters of a part are its options. A recipe writes them by name, and a direct call may.
+The keyword-only parameters of a part are its options. A recipe gives them by name, and so does a direct call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Scale = Literal["none", "std"]
 Singleton = Literal["zero", "raw", "error"]
 ZeroVariance = Literal["zero", "keep"]
 Degrees = Annotated[int, pydantic.Field(ge=0, le=1)]
-Aggregation = Literal[  # how losses per token become one number (`palaestra.algebra.coefficients`)
+Aggregation = Literal[  # how the losses of tokens become one number (`palaestra.algebra.coefficients`)
     "token-mean",
     "sequence-mean",
     "sequence-sum",
@@ -46,10 +46,10 @@ Aggregation = Literal[  # how losses per token become one number (`palaestra.alg
 
 
 class Section(pydantic.BaseModel):
-    """A section of a recipe: refuses keys that it does not know.
+    """A section of a recipe. It refuses unknown keys.
 
     Attributes:
-        IGNORES_IF: keys that do nothing, by condition, as the options of a part (`palaestra.registry.register`).
+        IGNORES_IF: condition → keys without effect, as `ignores_if` of `palaestra.registry.register`.
     """
 
     IGNORES_IF: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -60,28 +60,27 @@ class Section(pydantic.BaseModel):
 # ---- groups -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionGroup:
-    """Options that many parts share: one keyword-only parameter of a part, whose default is an object of a subclass.
+    """A group of options that many parts share. A part takes it as one keyword-only parameter with a default:
 
         def grpo(table: StepTable, *, scale: Scale = "std", peers: Peers = Peers()) -> …
 
-    A subclass is a frozen, keyword-only dataclass whose fields have defaults. In the schema of the part its fields are
-    options beside the part's own, with the values of the parameter's default as their defaults:
-    `advantage: {grpo: {scale: none, by: [group]}}`. A direct call gives the group (`peers=Peers(by=("group",))`) or
-    its fields by name (`by=("group",)`).
+    A subclass is a frozen, keyword-only dataclass whose fields have defaults. The schema of the part lists these fields
+    beside the part's own options: `advantage: {grpo: {scale: none, by: [group]}}`. Their defaults are the values in the
+    parameter's default. A direct call gives the group (`peers=Peers(by=("group",))`) or fields (`by=("group",)`).
 
     Args:
-        fixed: fields that are no options of the part whose default this is; they keep the default's values.
+        fixed: fields that the part does not offer as options. They keep their values.
     """
 
     fixed: tuple[str, ...] = ()
 
     def offered(self) -> list[str]:
-        """The fields that are options of the part whose default this is."""
+        """The fields that the part offers as options."""
         return [name for name in _fields(type(self)) if name not in self.fixed]
 
 
 def groups_of(target: Callable[..., Any]) -> dict[str, OptionGroup]:
-    """Keyword-only parameter → its default, of those whose default is a group."""
+    """The keyword-only parameters whose default is a group: name → default."""
     return {
         p.name: p.default
         for p in parameters(target)
@@ -92,9 +91,10 @@ def groups_of(target: Callable[..., Any]) -> dict[str, OptionGroup]:
 def take_apart(
     groups: Mapping[str, OptionGroup], options: Mapping[str, Any], *, where: str, owner: str
 ) -> dict[str, Any]:
-    """`options` with the fields of each given group in place of the group.
+    """Replace each given group in `options` by its fields.
 
-    Raises: RecipeError, for another type, a field of the group beside it, or a value of a field that is fixed.
+    Raises: RecipeError, if the value of a group has another type, if a field is given twice, or if a fixed field has
+        another value.
     """
     flat = {name: value for name, value in options.items() if name not in groups}
     for name in groups.keys() & options.keys():
@@ -103,15 +103,15 @@ def take_apart(
         if not isinstance(given, kind):
             raise RecipeError(
                 where=where,
-                what=f"{owner} cannot take `{name}: {given!r}`: it is no {kind.__name__}.",
-                remedy=f"Give `{name}={kind.__name__}(…)`, or by name: {', '.join(default.offered())}.",
+                what=f"{owner} cannot take `{name}: {given!r}`: it is not of type {kind.__name__}.",
+                remedy=f"Give `{name}={kind.__name__}(…)`, or these options by name: {', '.join(default.offered())}.",
             )
         twice = [field for field in default.offered() if field in options]
         if twice:
             raise RecipeError(
                 where=where,
-                what=f"{owner} takes `{name}` or its options by name, not both: `{name}` and `{twice[0]}` are given.",
-                remedy=f"Write `{name}={kind.__name__}({twice[0]}=…)`.",
+                what=f"{owner} got both `{name}` and `{twice[0]}`, which is an option of `{name}`.",
+                remedy=f"Give only `{name}={kind.__name__}({twice[0]}=…)`.",
             )
         usual = kind()
         for field in _fields(kind):
@@ -122,13 +122,13 @@ def take_apart(
                 raise RecipeError(
                     where=where,
                     what=f"{owner} has no option `{field}`.",
-                    remedy=f"Leave `{field}` out of `{name}`; it may set: {', '.join(default.offered())}.",
+                    remedy=f"Leave `{field}` out of `{name}`. These may be set: {', '.join(default.offered())}.",
                 )
     return flat
 
 
 def put_together(groups: Mapping[str, OptionGroup], flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`flat` with each group in place of its fields; fields that are not given have the values of its default."""
+    """Replace the fields of each group in `flat` by the group. Fields that are not given keep their defaults."""
     options = dict(flat)
     for name, default in groups.items():
         given = {field: options.pop(field) for field in default.offered() if field in options}
@@ -138,7 +138,7 @@ def put_together(groups: Mapping[str, OptionGroup], flat: Mapping[str, Any]) -> 
 
 
 def taking_fields(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with the fields of its groups by name, as a recipe gives them; nothing is checked."""
+    """A function that takes the fields of the groups by name, as a recipe gives them. It checks nothing."""
     groups = groups_of(function)
     if not groups:
         return function
@@ -151,7 +151,7 @@ def taking_fields(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def show_fields(call: Callable[..., Any], groups: Mapping[str, OptionGroup]) -> Callable[..., Any]:
-    """`call`, whose signature then also has the fields of its groups, for `help` and `functools.partial`."""
+    """Add the fields of the groups to the signature of `call`, which `help` shows. Returns `call`."""
     if groups:
         fields = [
             inspect.Parameter(
@@ -189,27 +189,28 @@ def parameters_of_call(cls: Any) -> list[inspect.Parameter]:
 
 @functools.cache
 def schema(target: Callable[..., Any], title: str, first: tuple[str, ...] = ()) -> type[pydantic.BaseModel]:
-    """The keyword-only parameters of a function or class as a pydantic model, the fields of groups among them.
+    """The options of a function or class as a pydantic model. The fields of groups are options too.
 
     Args:
-        first: options that stand first; the others follow as in the signature.
+        title: name of the model, which errors show.
+        first: options that come first; the others follow as in the signature.
 
-    Raises: ContractError, if an annotation cannot be found, a group has no default, or two options share a name.
+    Raises: ContractError, if an annotation cannot be found, a group has no default, or two options have one name.
     """
     try:
         options = [p for p in parameters(target) if p.kind is inspect.Parameter.KEYWORD_ONLY]
         made = inspect.unwrap(target.__init__ if inspect.isclass(target) else target)
         hints = _hints(made, [p.name for p in options])
-    except Exception as error:  # an annotation can be any text
+    except Exception as error:  # evaluating an annotation can raise anything
         raise ContractError(
             where=title,
             what=f"its options cannot be read from its signature: {type(error).__name__}: {error}.",
-            remedy="Annotate keyword-only parameters with kinds that can be found in the module of the part.",
+            remedy="Annotate keyword-only parameters with types that the module of the part defines or imports.",
         ) from error
     if inspect.isclass(target) and groups_of(target) and "part" not in vars(target):
         raise ContractError(
             where=title,
-            what=f"`{target.__name__}` takes a group of options and is not registered.",
+            what=f"`{target.__name__}` takes a group of options but is not registered.",
             remedy="Write `@register(slot, name)` above the class.",
         )
     fields: dict[str, Any] = {}
@@ -218,18 +219,18 @@ def schema(target: Callable[..., Any], title: str, first: tuple[str, ...] = ()) 
         own = _fields_of_group(default) if isinstance(default, OptionGroup) else {p.name: (kind, default)}
         _refuse_bare_group(kind, default, name=p.name, title=title)
         for name in own.keys() & fields.keys():
-            raise ContractError(where=title, what=f"`{name}` is an option twice.", remedy=f"Rename one of `{name}`.")
+            raise ContractError(where=title, what=f"two options are called `{name}`.", remedy="Rename one of them.")
         fields |= own
     unknown = [name for name in first if name not in fields]
     if unknown:
-        raise ContractError(where=title, what=f"`first` names `{unknown[0]}`, which is none of its options.")
+        raise ContractError(where=title, what=f"`first` names `{unknown[0]}`, which is not one of its options.")
     fields = {name: fields[name] for name in (*first, *(name for name in fields if name not in first))}
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
     return pydantic.create_model(title, __config__=config, **fields)
 
 
 def _fields_of_group(default: OptionGroup) -> dict[str, Any]:
-    """Field → kind and default, of those that are options."""
+    """The fields that are options: name → type and default."""
     hints = typing.get_type_hints(type(default), include_extras=True)
     return {name: (hints[name], getattr(default, name)) for name in default.offered()}
 
@@ -238,13 +239,13 @@ def _refuse_bare_group(kind: Any, default: Any, *, name: str, title: str) -> Non
     if inspect.isclass(kind) and issubclass(kind, OptionGroup) and not isinstance(default, kind):
         raise ContractError(
             where=title,
-            what=f"`{name}` is a group of options without a default, so the options have none.",
+            what=f"the group of options `{name}` has no default, so its options have none.",
             remedy=f"Write `{name}: {kind.__name__} = {kind.__name__}()`.",
         )
 
 
 def _hints(function: Callable[..., Any], wanted: list[str]) -> dict[str, Any]:
-    """Resolved annotations of some parameters: those of data may name what only a type checker imports."""
+    """The resolved annotations of these parameters. Others may name types that only a type checker imports."""
 
     def bare() -> None: ...
 
@@ -256,9 +257,9 @@ def _hints(function: Callable[..., Any], wanted: list[str]) -> dict[str, Any]:
 def check_options(
     model: type[pydantic.BaseModel], options: Mapping[str, Any], *, where: str, owner: str
 ) -> dict[str, Any]:
-    """`options` after validation by `model`, defaults filled in, values unchanged in type of container.
+    """Validate `options` by `model`. Returns all options, with defaults filled in.
 
-    Raises: RecipeError, for an unknown key or a value of the wrong kind.
+    Raises: RecipeError, for an unknown option or a value of the wrong type.
     """
     try:
         checked = model.model_validate(dict(options))
@@ -283,17 +284,17 @@ def _readable(
     if first["type"] == "missing":
         return RecipeError(where=where, what=f"{owner} needs the option `{key}`.", remedy=f"Set `{key}: …`.")
     name = str(first["loc"][0])
-    allowed = f" `{name}` is: {kind_in_words(model.model_fields[name])}." if name in names else ""
+    allowed = f" `{name}` takes: {kind_in_words(model.model_fields[name])}." if name in names else ""
     return RecipeError(
         where=where,
         what=f"{owner} cannot take `{key}: {first['input']!r}`: {first['msg'].lower()}.",
-        remedy=f"Give `{key}` a value of the right kind.{allowed}",
+        remedy=f"Give `{key}` a value of the right type.{allowed}",
     )
 
 
 # ---- kinds in words ---------------------------------------------------------------------------------------
 def kind_in_words(field: pydantic.fields.FieldInfo) -> str:
-    """What an option may be: `float ≥ 0`, `int in [2, 6] or null`, `"none" or "std"`, `list of str`."""
+    """The allowed values of an option, such as `float ≥ 0`, `int in [2, 6] or null` or `list of str`."""
     return _in_words(field.annotation, field.metadata)
 
 
@@ -337,7 +338,7 @@ def _list_in_words(inside: tuple[Any, ...], bounds: list[Any]) -> str:
 
 
 def _interval(bounds: list[Any], *, whole: bool) -> str:
-    """`` ≥ 0``, `` in (0, 1]``; of whole numbers always the smallest and the largest."""
+    """The bounds, such as `` ≥ 0`` or `` in (0, 1]``. For integers they are the smallest and the largest value."""
     low, above, high, below = (_bound(bounds, name) for name in ("ge", "gt", "le", "lt"))
     if whole:
         low, above = (above + 1, None) if above is not None else (low, None)

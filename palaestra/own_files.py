@@ -1,4 +1,4 @@
-"""Files of one's own: finding the file that a recipe names, importing it, and telling other processes of it."""
+"""Finds and imports the user's files that a recipe names, and makes them importable in other processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ _FILES: dict[str, str] = {}  # name of a module → its file
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a file as Python runs a script: what it imports is looked for in its own folder first."""
+    """Runs a file as Python runs a script: its imports are searched for in its own folder first."""
 
     def exec_module(self, module: Any) -> None:
-        """Raises: ContractError, if a neighbor has the name of one that another file has imported from its folder."""
+        """Run the file.
+
+        Raises: ContractError, if it imports a module from its folder, and another user's file has already imported a
+            module of the same name from another folder.
+        """
         folder = os.path.dirname(self.path)
         others = {name: sys.modules.pop(name) for name in _namesakes(folder)}
         sys.path.insert(0, folder)
@@ -37,14 +41,14 @@ class _Loader(importlib.machinery.SourceFileLoader):
         if twice:
             raise ContractError(
                 where=self.path,
-                what=f"it imports `{twice[0]}` from its folder, and another file has imported "
-                f"{others[twice[0]].__file__} under that name.",
-                remedy="Rename one of the two: one process holds one module of a name.",
+                what=f"it imports `{twice[0]}` from its folder, but another file of the run has already imported "
+                f"{others[twice[0]].__file__}, and a process can hold only one module of this name.",
+                remedy="Rename one of the two files.",
             )
 
 
 def _namesakes(folder: str) -> list[str]:
-    """Modules from folders of other files of one's own that `folder` has, too."""
+    """Imported modules from the folders of other user's files for which `folder` has a file of the same name."""
     others = {os.path.dirname(file) for file in _FILES.values()} - {folder}
     loaded = {name: _file_of(module) for name, module in list(sys.modules.items()) if name not in _FILES}
     beside = {name for name, file in loaded.items() if os.path.dirname(file) in others}
@@ -52,7 +56,7 @@ def _namesakes(folder: str) -> list[str]:
 
 
 def neighbors(file: str) -> list[str]:
-    """The files beside a file of one's own that have been imported, sorted."""
+    """The imported files in the folder of a user's file, sorted, without that file."""
     loaded = {_file_of(module) for name, module in list(sys.modules.items()) if name not in _FILES}
     return sorted(other for other in loaded if other != file and os.path.dirname(other) == os.path.dirname(file))
 
@@ -62,7 +66,7 @@ def _file_of(module: Any) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Imports modules of `_FILES` by name, as unpickling their objects does."""
+    """Imports the modules of `_FILES` by name. Unpickling needs this."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name not in _FILES:
@@ -74,14 +78,17 @@ _FINDER = _Finder()
 
 
 def user_files() -> dict[str, str]:
-    """Files of one's own that parts were loaded from: name of the module → path. Another process needs them."""
+    """The user's files that parts were loaded from: module name → path. Other processes need them for `know_files`."""
     return dict(_FILES)
 
 
 def know_files(files: Mapping[str, str]) -> None:
-    """Make modules importable that another process has loaded from files, so that their objects can be unpickled.
+    """Make the user's files of another process importable here, so that their objects can be unpickled.
 
-    So are their neighbors, after all that is installed.
+    Other files in their folders become importable too. Installed modules of the same name go first.
+
+    Args:
+        files: module name → path, from `user_files`.
     """
     _FILES.update(files)
     folders = dict.fromkeys(os.path.dirname(file) for file in files.values())
@@ -91,7 +98,11 @@ def know_files(files: Mapping[str, str]) -> None:
 
 
 def locate(path: Path, folders: Sequence[str]) -> dict[str, str]:
-    """The file that a path means, and the folder that it was found from. Raises: FileNotFoundError."""
+    """Find a file in the first of these folders that has it.
+
+    Returns: `file`, its absolute path, and `folder`, where it was found; `folder` is empty for an absolute path.
+    Raises: FileNotFoundError.
+    """
     for folder in folders:
         if (folder / path).is_file():
             found_from = "" if path.is_absolute() else str(Path(folder).resolve())
@@ -102,7 +113,7 @@ def locate(path: Path, folders: Sequence[str]) -> dict[str, str]:
 
 @functools.cache
 def module_of_file(path: Path) -> Any:
-    """The module of a file. Its name depends on the path alone, so that it is the same in every process."""
+    """Import a file. The name of its module depends only on its path, so it is the same in every process."""
     digest, stem = hashlib.sha256(str(path).encode()).hexdigest()[:16], re.sub(r"\W", "_", path.stem)
     name = f"palaestra_user_{digest}_{stem}"
     know_files({name: str(path)})

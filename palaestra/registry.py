@@ -1,10 +1,10 @@
-"""The registry: names of parts and the functions or classes behind them.
+"""The registry finds the function or class of a part by the part's slot and name.
 
-Names are found in the source text, so listing parts imports neither torch nor any room of the package, and loading one
-imports just its module.
+Names are found in the source text. So listing the parts imports neither torch nor any other folder of the package, and
+loading one part imports only its module.
 
-A *part* is a function or a class. Its positional parameters are data; its keyword-only parameters are
-the schema that recipes are checked against, and direct calls too (`palaestra.options`).
+A *part* is a function or a class. Its positional parameters are data. Its keyword-only parameters are its options:
+recipes and direct calls are checked against them (`palaestra.options`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from palaestra.options import (
 )
 from palaestra.own_files import locate, module_of_file
 
-__all__ = [  # beside constants; what stands in `palaestra.options` too is imported from here
+__all__ = [  # without constants; import the names of `palaestra.options` from here
     "Columns",
     "Degrees",
     "Discount",
@@ -89,18 +89,18 @@ SLOTS: dict[str, str] = {
     "experience": "what iterations learn from: play, files, a buffer",
     "sampler": "which tasks an iteration plays, and how",
     "strategy": "how plays become trajectories: forks, further groups, second attempts; a list composes",
-    "reward": "rows of a table to rewards",
+    "reward": "rewards of the rows of a table",
     "selection": "which rows stay in the update",
-    "advantage": "credit: rows or tokens to numbers; a list composes",
+    "advantage": "credit: one number for each row or token; a list composes",
     "weights": "factors per row or token, multiplied",
     "loss": "per-token policy loss",
     "regularizer": "further per-token terms: KL, entropy, value",
     "learner": "what improves policies from a batch; a list runs in order",
-    "optimizer": "parameters to updates",
+    "optimizer": "how gradients change the parameters",
 }
 
 STAGES = frozenset({"reward", "selection", "advantage", "weights"})  # slots between rollout and loss
-# What parts once said among their `uses`, and how they say it now.
+# Former values of `uses` → the parameter of `register` that replaces each.
 FORMER_USES = {
     "whole_trajectory": 'scope="trajectory"',
     "whole_group": 'scope="group"',
@@ -112,20 +112,20 @@ FORMER_USES = {
 MAY_BE_OBJECTS = {"tool"}  # `palaestra.tools.tool` makes an object of a function
 MAY_HOLD_STATE = STAGES | {"sampler", "strategy", "learner"}
 
-# What parts of any slot may say of themselves, so that it is known before they are made or called: an attribute of the
-# function or the class. Beside each what holds where a part says nothing.
+# Attributes that a part of any slot may declare on its function or class. They are read before the part is made or
+# called. Each has the value here where a part does not declare it.
 DECLARED: dict[str, Any] = {
-    "runs": None,  # of a learner: a function of settings and a policy that gives the recipe's parts that it runs
-    "provides": None,  # columns that tables have with it, a frozenset; None: unknown
+    "runs": None,  # of a learner: a function of settings and a policy that returns the recipe's parts that it runs
+    "provides": None,  # frozenset of the columns that it gives to tables; None: unknown
     "abilities": None,  # of an environment, their names (palaestra.data.abilities); of a policy, a function of options
-    "outputs_with": None,  # of a policy: a function of options that gives the outputs it has with them
-    "stands_on": None,  # of a policy: a function of options that names the policy which must be made before it
-    "small": {},  # options with which it is small and quick, for a smoke (palaestra.recipe.smoke)
+    "outputs_with": None,  # of a policy: a function of options that returns the outputs which it has with them
+    "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
+    "small": {},  # options that make it small and quick, for a smoke run (palaestra.recipe.smoke)
     "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"
     "forks": False,  # of a runner: whether episodes can branch off from others
-    "opens": False,  # of a runner: whether it has `open()`: episodes that go on by themselves
-    "roles": None,  # of a program: names, or functions of options that give them (palaestra.rollout.programs.acted_by)
+    "opens": False,  # of a runner: whether it has `open()`, for asynchronous collection
+    "roles": None,  # of a program: names, or functions of options that give names (palaestra.rollout.programs.acted_by)
     "demonstration": None,  # of a program: how a warm start plays it (palaestra.rollout.programs.demonstrated_by)
 }
 
@@ -134,7 +134,7 @@ P = TypeVar("P", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a part declares beside its code."""
+    """A registered part: its function or class, and what `register` declares about it."""
 
     slot: str
     name: str
@@ -152,22 +152,22 @@ class Part:
     modules: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     clashes: tuple[Clash, ...] = ()
-    file: str = ""  # of one's own that it was loaded from
-    folder: str = ""  # from which a relative path to that file was found
+    file: str = ""  # the user's file that holds the part; empty for an installed part
+    folder: str = ""  # the folder that a relative path to this file starts from
 
     @property
     def options(self) -> type[pydantic.BaseModel]:
-        """The keyword-only parameters as a pydantic model, the fields of a group of options among them."""
+        """The keyword-only parameters as a pydantic model. The fields of a group of options are options too."""
         return schema(self.target, f"{self.slot}:{self.name}", self.first)
 
     @property
     def data(self) -> tuple[str, ...]:
-        """Names of the positional parameters, of a part with state those of its `__call__`; without `iteration`."""
+        """Names of the positional parameters without `iteration`; for a part with state, those of its `__call__`."""
         return tuple(name for name in self._positional if name != "iteration")
 
     @property
     def takes_iteration(self) -> bool:
-        """Whether it wants the `Iteration` that it works in, by a data parameter of that name."""
+        """Whether it has a data parameter `iteration`, and so gets the current `Iteration`."""
         return "iteration" in self._positional
 
     @property
@@ -178,22 +178,22 @@ class Part:
 
     @property
     def holds_state(self) -> bool:
-        """Whether a run makes one object of this part and calls that, iteration after iteration."""
+        """Whether a run makes one object of this part and calls this object in every iteration."""
         return self.slot in MAY_HOLD_STATE and inspect.isclass(self.target)
 
     def reads_with(self, options: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """The columns that it reads with these options; None, if it does not say."""
+        """The columns that it reads with these options; None, if it declares none."""
         if self.reads is None:
             return None
         further = [columns for condition, columns in self.reads_if.items() if holds(condition, options)]
         return tuple(dict.fromkeys((*self.reads, *(column for columns in further for column in columns))))
 
     def ignored_with(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """The options that do nothing with these options: name → the condition that makes it so."""
+        """The options that have no effect beside these options: name → the condition for that."""
         return ignored(self.ignores_if, options)
 
     def scope_with(self, options: Mapping[str, Any]) -> str:
-        """The unit of tokens that the loss must see whole, with these options; a key of `palaestra.data.SCOPES`."""
+        """The unit of tokens that the loss must see whole with these options: a key of `palaestra.data.SCOPES`."""
         if isinstance(self.scope, str):
             return self.scope
         return next((unit for condition, unit in self.scope.items() if holds(condition, options)), "row")
@@ -204,13 +204,13 @@ class Part:
         return (inspect.getdoc(self.target) or "").partition("\n")[0]
 
     def check_installed(self, *, where: str) -> None:
-        """Raises: MissingExtra, if one of `modules` cannot be found; none of them is imported."""
+        """Look for the packages in `modules` without importing them. Raises: MissingExtra, if one cannot be found."""
         for module in self.modules:
             if not _can_be_found(module):
                 raise missing_extra(module, extra=self.extra, needed_for=where)
 
     def check(self, options: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-        """The options with defaults filled in.
+        """Check options. Returns them with the defaults filled in.
 
         Raises: RecipeError, for an unknown key or a value of the wrong kind.
         """
@@ -235,42 +235,42 @@ def register(
     first: tuple[str, ...] = (),
     clashes: tuple[Clash, ...] = (),
 ) -> Callable[[P], P]:
-    """Make a function or class a part of `slot`, known in recipes as `name`.
+    """Register a function or class as a part of `slot`. Recipes call it `name`.
 
     Args:
         slot: a key of `SLOTS`.
-        name: lower case, unique in its slot.
-        reads: columns that it reads beside those which every table has (group, trajectory, agent, turn, reward), such
-            as "state_key", "value_old" or, in a loss, "logprob" and "advantage". Training computes a policy's output
-            only if somebody reads it, and a loss is given the columns that it reads and no others. A recipe is refused
-            before the run where nothing gives such a column; "invalid?" may be absent. None: not said; a loss is then
-            given all columns that cost no further pass.
+        name: in lower case, unique in its slot.
+        reads: columns that the part reads, such as "state_key", "value_old" or, in a loss, "logprob" and "advantage".
+            Leave out those of every table (group, trajectory, agent, turn, reward). Training computes only the outputs
+            of a policy that a part reads, and a loss gets only the columns that it reads. If nothing provides a column,
+            the recipe is refused before the run; "invalid?" marks a column that may be absent. None: not declared; a
+            loss then gets all columns that need no further forward pass.
         reads_if: further columns by condition: `{"level=token": ("value_old",), "clip": ("value_old",)}`. A condition
-            is an option that is set (neither None nor 0 nor False), or an option and its value.
-        ignores_if: options that do nothing, by condition. A recipe that sets one is refused; `explain` hides them.
-        writes: columns that it gives, of an estimator also those beside its credit. Of a part of `weights`:
-            ("weight", "counts") where a token of factor 0 leaves the denominators, as a mask does; ("weight",) where it
-            stays in them, as a rejected importance weight does. None: not said; it then counts as a mask.
-        uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". A recipe
-            is refused where the policy, the environment, the runner or a setting lacks them.
-        scope: of a loss: the unit of tokens that it must see whole, "row", "invocation", "trajectory", "group" or
+            is an option that is set (not None, 0 or False), or an option with its value.
+        ignores_if: options without effect, by condition. A recipe that sets one is refused; `explain` hides them.
+        writes: columns that the part gives. An estimator also lists those beside its credit. A part of `weights`
+            declares ("weight", "counts") if a token with factor 0 leaves the denominators, as with a mask, and
+            ("weight",) if it stays in them, as with a rejected importance weight. None: it is treated as a mask.
+        uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". If the
+            policy, the environment, the runner or a setting lacks one, the recipe is refused.
+        scope: for a loss, the unit of tokens that it must see whole: "row", "invocation", "trajectory", "group" or
             "minibatch"; or units by condition: `{"ratio=trajectory": "trajectory"}`.
-        frozen_minibatch: of a loss: it reads `batch.minibatch`, the frozen columns of the whole mini-batch.
-        every_token: of a loss: it moves tokens that have no advantage, too. source: where the formula comes from.
-        extra: the optional dependencies that it needs, as in `pip install 'palaestra[extra]'`.
-        modules: of the extra, those that it always imports; a recipe is refused where one is absent.
-        clashes: what it does not go with in a recipe, each with the reason and the way out.
-        first: options that stand first where options are listed; the others follow in the order of the signature.
+        frozen_minibatch: for a loss, whether it reads `batch.minibatch`, the frozen columns of the whole mini-batch.
+        every_token: for a loss, whether it also trains tokens without an advantage. source: of the formula.
+        extra: the optional dependencies that the part needs, as in `pip install 'palaestra[extra]'`.
+        modules: packages of the extra that the part always imports. If one is absent, the recipe is refused.
+        clashes: choices that cannot stand in one recipe with the part, each with the reason and a way out.
+        first: options that are listed first. The others follow in the order of the signature.
 
-    The signature says the rest. Positional parameters are *data*: whoever calls the part hands them over. Keyword-only
-    parameters are *options*: a recipe sets them, and a direct call's are checked as a recipe's are.
+    The signature declares the rest. Positional parameters are *data*, which the caller of the part gives. Keyword-only
+    parameters are *options*, which a recipe sets. The options of a direct call are checked in the same way.
     """
     if slot not in SLOTS:
-        raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot `{slot}`.", options=SLOTS)
+        raise UnknownName(where=f"register({slot!r}, {name!r})", what=f"no slot is called `{slot}`.", options=SLOTS)
     for former in FORMER_USES.keys() & set(uses):
         raise ContractError(
             where=f"register({slot!r}, {name!r})",
-            what=f"`uses=({former!r},)` is no ability of the setup.",
+            what=f"`uses` has {former!r}, which is not an ability of the setup.",
             remedy=f"Write `{FORMER_USES[former]}` instead.",
         )
 
@@ -300,14 +300,14 @@ def register(
 
 
 def holds(condition: str, options: Mapping[str, Any]) -> bool:
-    """Whether `option` is set, or `option=value` is its value."""
+    """Whether a condition holds: `option` if the option is set, `option=value` if it has this value."""
     name, compares, value = condition.partition("=")
     chosen = options.get(name)
     return str(chosen) == value if compares else bool(chosen)
 
 
 def ignored(ignores_if: Mapping[str, tuple[str, ...]], options: Mapping[str, Any]) -> dict[str, str]:
-    """Option that does nothing → the first condition that holds and says so."""
+    """Each option without effect → the first condition for that which holds."""
     holding = [condition for condition in ignores_if if holds(condition, options)]
     return {name: condition for condition in reversed(holding) for name in ignores_if[condition]}
 
@@ -347,7 +347,7 @@ def _checked_class(cls: Any) -> Any:
 
 
 def _given_by_name(target: Callable[..., Any]) -> frozenset[str]:
-    """Data parameters that a call may name."""
+    """The data parameters that a call may give by name."""
     return frozenset(p.name for p in parameters(target) if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -360,7 +360,7 @@ def _checked(
     where: str,
     owner: str,
 ) -> dict[str, Any]:
-    """What a direct call gives by name: data as they are, options checked, groups put together."""
+    """The named arguments of a direct call, with checked options and with each group of options as one object."""
     data = {name: value for name, value in given.items() if name in by_name}
     options = {name: value for name, value in given.items() if name not in by_name}
     if not options:
@@ -372,9 +372,9 @@ def _checked(
 # ---- names ------------------------------------------------------------------------------------------------
 @functools.cache
 def index() -> dict[str, dict[str, str]]:
-    """slot → name → `module:attribute`, of this package and of installed packages' entry points.
+    """Slot → name → `module:attribute`, for the parts of this package and of other installed packages.
 
-    An outside package adds parts with the entry-point group `palaestra.parts`, each named `slot.name`.
+    Another package adds parts by entry points of the group `palaestra.parts`, each with the name `slot.name`.
 
     Raises: ContractError, if two parts of a slot share a name, or a slot does not exist.
     """
@@ -397,16 +397,17 @@ def names(slot: str) -> list[str]:
 
 
 def registration(target: Any) -> Part | None:
-    """What `@register` made of a function or class, also of one bound to options; None: it is not registered."""
+    """The registered part of a function or class, also through a `functools.partial`; None, if it is not registered."""
     declares: Part | None = getattr(target.func if isinstance(target, functools.partial) else target, "part", None)
     return declares
 
 
 def declared(target: Any, name: str) -> Any:
-    """What a part says of itself by an attribute, a key of `DECLARED`; where it says nothing, the value there.
+    """The value of an attribute that a part may declare, or the default of `DECLARED`.
 
     Args:
-        target: a function, a class or an object of it, or a part that a recipe has bound to options.
+        target: a function, a class, an object of a class, or a `functools.partial` with options.
+        name: a key of `DECLARED`.
     """
     made = None if isinstance(target, functools.partial) else registration(target)
     return getattr(target, name, DECLARED[name] if made is None else getattr(made.target, name, DECLARED[name]))
@@ -417,9 +418,9 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
 
     Args:
         slot: a key of `SLOTS`.
-        name: a registered name; or `module:attribute`; or `path/to/file.py:attribute` for a part of one's own.
-        where: the place in a recipe, for the message.
-        folders: in which a relative path is looked for, in this order.
+        name: a registered name, or `module:attribute`, or `path/to/file.py:attribute` for a part of the user's own.
+        where: the place in a recipe, for the message of an error.
+        folders: the folders in which a relative path is searched for, in this order.
 
     Raises: UnknownName, with the nearest names.
     """
@@ -437,10 +438,10 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
             remedy=f"`palaestra methods --slot {slot}` lists all; a part of your own is `path/to/file.py:function`.",
         )
     found, own = _load(target or name, where=where, folders=folders)
-    declared = vars(found).get("part") if hasattr(found, "__dict__") else None  # never a parent's
+    declared = vars(found).get("part") if hasattr(found, "__dict__") else None  # not one that the class inherits
     if declared is None and slot not in MAY_BE_OBJECTS and not callable(found):
         raise UnknownName(
-            where=where, what=f"`{name}` is neither a function nor a class, but a {type(found).__name__}."
+            where=where, what=f"`{name}` must be a function or a class, and it is of type {type(found).__name__}."
         )
     if declared is None:
         bare = Part(slot=slot, name=name, target=taking_fields(found) if inspect.isfunction(found) else found)
@@ -451,7 +452,7 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
 
 
 def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """What a name stands for, and `file` and `folder` of a part in a file of one's own."""
+    """The object behind a name; and `file` and `folder`, if it comes from a file of the user."""
     place, _, attribute = target.rpartition(":")
     own: dict[str, str] = {}
     try:
@@ -484,5 +485,5 @@ def _can_be_found(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ImportError:
         return False
-    except ValueError:  # it was imported in an unusual way
+    except ValueError:  # the module is imported and has no `__spec__`
         return True

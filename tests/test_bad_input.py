@@ -282,7 +282,7 @@ def test_run_folder_exists(run: Run) -> None:
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run").write_json(RECIPE, resolved().to_json())
-    with pytest.raises(RunFolderError, match="it has no checkpoint"):
+    with pytest.raises(RunFolderError, match="no checkpoint"):
         evaluate.run(recipe=[str(tmp_path / "run")], policy=None, checkpoint=None)
 
 

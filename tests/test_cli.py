@@ -37,7 +37,7 @@ def test_1_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("command", "message"),
-    [("train", "the same command with `--resume`"), ("compare", "goes on where it stopped"), ("doctor", "stopped\n")],
+    [("train", "the same command with `--resume`"), ("compare", "continues where it stopped"), ("doctor", "stopped\n")],
 )
 def test_1_control_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, message: str
@@ -74,7 +74,7 @@ def test_3_own_mistakes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         (("train",), "Missing argument"),
         (("fly",), "No such command 'fly'"),
         (("train", "a.yaml", "--fast"), "No such option"),
-        (("train", "absent.yaml"), "no recipe file is called so"),
+        (("train", "absent.yaml"), "no recipe file has this path or name"),
     ],
 )
 def test_4_usage(
@@ -84,4 +84,4 @@ def test_4_usage(
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err
     if "recipe file" not in message:
-        assert "`palaestra" in err and "--help` shows how it is used" in err
+        assert "`palaestra" in err and "--help` shows its arguments" in err

@@ -1,7 +1,4 @@
-"""The catalogue: which systems, parts and environments there are, read from text.
-
-Nothing of what is listed is imported.
-"""
+"""The catalogue lists systems, parts, environments and studies. It reads their text and imports none of them."""
 
 from __future__ import annotations
 

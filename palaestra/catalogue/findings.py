@@ -1,18 +1,18 @@
-"""Findings: what the numbers of a study say about its claims, and texts whose numbers are taken from its results.
+"""Compares the claims of a study with its results, and fills numbers into texts about results.
 
-A text about results (`seen.md`) holds references in braces instead of numbers, so that no number in it can differ from
-the JSON:
+A text about results (`seen.md`) has references in braces in place of numbers, so its numbers always agree with the
+JSON:
 
-    {final: hrpo}  {height: hrpo}  {start: hrpo}     an arm's last value, the mean height of its curve, its first value
+    {final: hrpo}  {height: hrpo}  {start: hrpo}     last value, mean height and first value of an arm's curve
     {final: hrpo minus grpo}                         the difference with Student's interval, paired by seed
-    {final: hrpo with interval}                      with the bootstrap interval over seeds
+    {final: hrpo with interval}                      the last value with its bootstrap interval over seeds
     {each: hrpo}                                     the last value of every seed
-    {count: hrpo below grpo}  {count: hrpo above 0.5}    in how many seeds the last value is so
+    {count: hrpo below grpo}  {count: hrpo above 0.5}    number of seeds in which this holds for the last value
     {lowest: hrpo}                                   the lowest point of every seed's curve
     {updates: hrpo}                                  optimizer steps at the budget
     {info/agents/mean: hrpo}                         a further measure; also `with interval` and `in percent`
-    {spikes.json: norms > policy/grad_norm > mean}   a number of another file in the same folder
-    {budget}  {seeds}
+    {spikes.json: norms > policy/grad_norm > mean}   a number from another file of the same folder
+    {budget}  {seeds}                                the budget; the largest number of seeds of an arm
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from palaestra.evaluation.comparison import Difference, difference
 AS_EXPECTED, IN_PART, NOT_AS_EXPECTED = "as expected", "in part as expected", "not as expected"
 NO_DIFFERENCE, NOT_MEASURED, TOO_FEW = "no difference seen", "not measured", "too few seeds"
 VERDICTS = (AS_EXPECTED, IN_PART, NOT_AS_EXPECTED, NO_DIFFERENCE, NOT_MEASURED, TOO_FEW)
-FEWEST = 3  # seeds of a difference on which anything is built
+FEWEST = 3  # fewest seeds of a difference for a verdict
 
 _SIDES = {"above": ("higher",), "below": ("lower",), "level with": (), "at least": ("higher",), "at most": ("lower",)}
-_STRICT = ("above", "below")  # no difference is not what these expect
+_STRICT = ("above", "below")  # these expect a difference
 _OF = {"final": "final value", "area": "mean height"}
 _REFERENCE = re.compile(r"\{([^{}:]+)(?:: ([^{}]+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A claim and what the numbers say about it.
+    """A claim with its outcome.
 
-    `outcome` is one of VERDICTS, or for a claim that holds in one of the two numbers only, which one. `final` and
-    `height` are the numbers behind it; of a further measure there is only `final`.
+    Attributes:
+        outcome: one of VERDICTS. If the two numbers disagree, it says for which one the claim holds.
+        final, height: the two numbers, final value and mean height, as text. A further measure has only `final`.
     """
 
     claim: Claim
@@ -57,24 +58,24 @@ class Finding:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the numbers speak against the claim."""
+        """Whether the numbers contradict the claim."""
         return self.outcome == NOT_AS_EXPECTED
 
     @property
     def supports(self) -> bool:
-        """Whether some number is beyond its interval where the claim says."""
+        """Whether at least one number supports the claim."""
         return self.outcome.startswith(AS_EXPECTED)
 
 
 def verdict(findings: Sequence[Finding], *, complete: bool = True) -> str:
-    """One of VERDICTS for several claims.
+    """The verdict on several claims: one of VERDICTS.
 
-    A claim about the metric that was not measured, or on too few seeds, decides. `as expected` needs an interval
-    beyond 0 in both numbers of every claim that one arm is above or below another, at least one such claim, and no
-    number that speaks against another claim.
+    If a claim about the metric was not measured or has too few seeds, this is the verdict. "as expected" needs three
+    things: every claim with "above" or "below" holds in both numbers, at least one claim does so, and no claim is
+    "not as expected".
 
     Args:
-        complete: False, if some arm is missing that the expectation speaks of; then nothing is wholly as expected.
+        complete: False, if some of what is expected is not tested. The verdict is then at most "in part as expected".
     """
     for reason in (NOT_MEASURED, TOO_FEW):
         if any(each.outcome == reason and each.claim.measure is None for each in findings):
@@ -89,7 +90,7 @@ def verdict(findings: Sequence[Finding], *, complete: bool = True) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a study gave, as JSON: `comparison.json` and `measures.json` of its folder."""
+    """The results of a study, from `comparison.json` and `measures.json` in its folder."""
 
     study: Study
     folder: Path
@@ -98,7 +99,7 @@ class Results:
 
     @classmethod
     def read(cls, root: Path, study: Study) -> Results | None:
-        """The results below the source checkout; None, if the study was not run yet."""
+        """Read the results of a study from a source checkout. Returns None if the study has not been run."""
         folder = results_of(root, study)
         if not (folder / "comparison.json").exists():
             return None
@@ -107,39 +108,39 @@ class Results:
 
     # ---- numbers ------------------------------------------------------------------------------------------
     def arm(self, name: str) -> Mapping[str, Any]:
-        """The numbers of one arm. Raises: UnknownName."""
+        """The numbers of one arm. Raises: UnknownName, if there is no such arm."""
         arms: Mapping[str, Any] = self.comparison["arms"]
         if name not in arms:
             raise UnknownName(where=f"study {self.study.name}", what=f"no arm is called `{name}`.", options=arms)
         return arms[name]  # type: ignore[no-any-return]
 
     def difference(self, arm: str, other: str, what: str = "final") -> Difference:
-        """`arm` minus `other`, seed by seed. Args: what: `final`, or `area` for the mean height."""
+        """`arm` minus `other`, seed by seed. `what` is `final`, or `area` for the mean height."""
         first, second = self.arm(arm)[what]["per_seed"], self.arm(other)[what]["per_seed"]
         return difference({int(k): v for k, v in first.items()}, {int(k): v for k, v in second.items()})
 
     def measured(self, arm: str) -> bool:
-        """Whether the arm's value at the budget rests on an evaluation after the first.
+        """Whether the arm's value at the budget was measured.
 
-        Curves are linear between evaluations. A curve that is one sloping line has its first evaluation, and the next
-        one only where other arms had ended already: what it says of the budget was never measured.
+        Curves are linear between evaluations. If a curve is one sloping line, the arm was evaluated at the start, and
+        next only after the budget. Its value at the budget is then only interpolated.
         """
         return not any(_one_line(curve) for curve in self.arm(arm)["curves"].values())
 
     # ---- claims -------------------------------------------------------------------------------------------
     def findings(self) -> list[Finding]:
-        """The study's claims, each held against the numbers."""
+        """The outcome of each claim of the study."""
         return [self._of_measure(each) if each.measure else self._of_metric(each) for each in self.study.relations]
 
     @property
     def verdict(self) -> str:
-        """The verdict on all of the study's claims."""
+        """The verdict on all claims of the study."""
         return verdict(self.findings(), complete=not self.study.untested)
 
     def verdict_on(self, system: System) -> str | None:
-        """The verdict on the claims whose first arm is of this system or variant; None, if there are none.
+        """The verdict on the claims whose first arm belongs to this system or variant; None, if there are none.
 
-        Where every arm takes the system's overlay, all claims are about it.
+        If every arm uses the overlay of the system, all claims are about the system.
         """
         own = {name for name, layers in self.study.arms.items() if _is_of(system, name, layers)}
         if own == set(self.study.arms):
@@ -167,7 +168,7 @@ class Results:
 
     # ---- texts --------------------------------------------------------------------------------------------
     def filled(self, text: str) -> str:
-        """The text with every reference replaced by its number. Raises: InvalidData, for one that leads nowhere."""
+        """Replace every reference in a text by its number. Raises: InvalidData, if a reference has no number."""
         return _REFERENCE.sub(lambda match: self._number(match[1], match[2] or ""), text)
 
     def _number(self, kind: str, of: str) -> str:
@@ -176,8 +177,8 @@ class Results:
         except (KeyError, TypeError, ValueError, OSError, UnknownName):
             raise InvalidData(
                 where=f"{self.study.name}/seen.md",
-                what=f"`{{{kind}{': ' if of else ''}{of}}}` leads to no number.",
-                remedy="palaestra/catalogue/findings.py says which references there are.",
+                what=f"the reference `{{{kind}{': ' if of else ''}{of}}}` has no number.",
+                remedy="palaestra/catalogue/findings.py lists the references.",
             ) from None
 
     def _looked_up(self, kind: str, of: str) -> str:
@@ -230,7 +231,7 @@ def _is_of(system: System, arm: str, layers: Sequence[str]) -> bool:
 
 
 def _one_line(curve: Sequence[float]) -> bool:
-    """Whether equally spaced heights lie on one line that is not level."""
+    """Whether a curve is one straight line that is not horizontal."""
     heights = np.asarray(curve)
     spread = float(np.ptp(heights))
     straight = np.linspace(heights[0], heights[-1], len(heights))
@@ -238,7 +239,7 @@ def _one_line(curve: Sequence[float]) -> bool:
 
 
 def _outcome(relation: str, verdicts: Mapping[str, str]) -> str:
-    """What a relation's numbers say: number → higher, lower or no difference seen."""
+    """The outcome of a relation. `verdicts` maps the name of a number to higher, lower or no difference seen."""
     hoped = [name for name, found in verdicts.items() if found in _SIDES[relation]]
     against = [name for name, found in verdicts.items() if found in ("higher", "lower") and name not in hoped]
     if against:
@@ -250,7 +251,7 @@ def _outcome(relation: str, verdicts: Mapping[str, str]) -> str:
 
 # ---- numbers as text ----------------------------------------------------------------------------------------
 def decimal(value: float, sign: str = "") -> str:
-    """Three decimals, one beyond 100; a small number that is not 0 keeps the digit and the sign that say so."""
+    """A number with three decimals, from 100 on with one. A small number that is not 0 keeps one digit and its sign."""
     if abs(value) < 1e-6:
         return "0.000"
     if abs(value) < 0.0005:
@@ -259,19 +260,19 @@ def decimal(value: float, sign: str = "") -> str:
 
 
 def significant(value: float) -> str:
-    """Three digits that count; what is smaller than a millionth is 0."""
+    """A number with three significant digits. Below a millionth it is 0."""
     if abs(value) < 1e-6:
         return "0"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def interval(found: Mapping[str, float]) -> str:
-    """A mean with its bounds."""
+    """A mean with its bounds, as text."""
     return f"{decimal(found['mean'])} [{decimal(found['low'])}, {decimal(found['high'])}]"
 
 
 def with_student(found: Difference) -> str:
-    """A difference with Student's interval; of one seed the difference alone."""
+    """A difference with Student's interval, as text. With one seed there is no interval."""
     student = found.student
     if student is None:
         return decimal(next(iter(found.per_seed.values())), "+")

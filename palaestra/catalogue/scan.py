@@ -1,6 +1,6 @@
-"""Parts, read from the source text of the package.
+"""Reads parts from the source text of the package.
 
-Nothing of what is read is imported, so that a part whose optional packages are missing is listed all the same.
+It imports none of them, so it also lists parts whose optional packages are not installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What a recipe may set: a keyword-only parameter, or a field of the group of options that `parameter` is."""
+    """An option of a part: the keyword-only parameter `parameter`, or a field of the group that it takes."""
 
     name: str
     default: str | None
@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What the source text says of one part. `target` is `module:attribute`; `abilities` are an environment's."""
+    """One part, as its source text declares it. `target` is `module:attribute`; only environments have `abilities`."""
 
     slot: str
     name: str
@@ -48,10 +48,10 @@ class Declaration:
 
 
 def declarations(package: Path = PACKAGE, *, only: str = "") -> list[Declaration]:
-    """Every part of the package with its options, in the order of slots and then of names.
+    """All parts of the package with their options, in the order of slots and then of names.
 
     Args:
-        only: a `module:attribute`: the parts of its module alone.
+        only: a `module:attribute`; then only the parts of this module are read.
     """
     files = dict.fromkeys(path for path, _ in registrations(package))
     texts = {
@@ -64,9 +64,9 @@ def declarations(package: Path = PACKAGE, *, only: str = "") -> list[Declaration
 
 
 def heads(*slots: str, package: Path = PACKAGE) -> list[Declaration]:
-    """The parts of these slots, or all, without their options: what a list shows, in a tenth of the time.
+    """The parts of these slots, or all parts, without their options. This takes a tenth of the time of `declarations`.
 
-    Only a part's decorator, signature and docstring are read.
+    Only the decorator, the signature and the docstring of a part are read.
     """
     found = []
     for path, match in registrations(package):
@@ -82,7 +82,7 @@ def _sorted(found: Iterable[Declaration]) -> list[Declaration]:
 
 
 def _head(match: re.Match[str]) -> str:
-    """Source text of a registration up to the end of its docstring; the whole file where it has none."""
+    """The source text of a registration up to the end of its docstring; the whole file, if it has no docstring."""
     text, opening = match.string, match.string.find('"""', match.end())
     closing = text.find('"""', opening + 3)
     between = text[match.end() : opening]
@@ -92,7 +92,7 @@ def _head(match: re.Match[str]) -> str:
 
 
 def _parts_of(text: str, module: str, source: SourceText | None = None) -> Iterator[Declaration]:
-    """The parts of a text. `source` is where groups of options are found; without it parts have no options."""
+    """The parts in a source text. Groups of options are looked up in `source`; without it, parts have no options."""
     for node in ast.parse(text).body:
         if isinstance(node, Definition):
             for decorator in node.decorator_list:
@@ -145,7 +145,7 @@ def _plain(node: ast.expr) -> tuple[str, ...]:
     try:
         value = ast.literal_eval(node)
     except ValueError:
-        return (ast.unparse(node),)  # a constant of the module: its name says enough
+        return (ast.unparse(node),)  # a constant of the module: its name is shown
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -155,7 +155,7 @@ def _constructor(node: Definition) -> ast.FunctionDef | None:
 
 
 def _abilities(node: Definition) -> tuple[str, ...]:
-    """What the class lists in its attribute `abilities`."""
+    """The names in the attribute `abilities` of the class."""
     for inner in node.body if isinstance(node, ast.ClassDef) else []:
         if not isinstance(inner, ast.Assign | ast.AnnAssign):
             continue
@@ -171,7 +171,7 @@ def _options(
     texts: dict[str, str],
     group_of: Callable[[ast.expr | None], ast.ClassDef | None],
 ) -> list[Option]:
-    """The options of a part; the fields of a group of options stand in its place."""
+    """The options of a part. A group of options is replaced by its fields."""
     found: list[Option] = []
     if isinstance(node, ast.ClassDef) and constructor is None:
         fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
@@ -211,14 +211,14 @@ def _fields(
 
 
 class SourceText:
-    """The source text of a package, in which definitions are found through imports."""
+    """The source text of a package. It finds the definition of a name through imports."""
 
     def __init__(self, package: Path) -> None:
         self._package = package
         self._trees: dict[str, ast.Module | None] = {}
 
     def group(self, default: ast.expr | None, module: str) -> ast.ClassDef | None:
-        """The class of a default such as `Peers(by=("group",))` in a module, if it is a group of options."""
+        """The class of a default such as `Peers(by=("group",))`; None, if it is not a group of options."""
         if not isinstance(default, ast.Call) or not isinstance(default.func, ast.Name):
             return None
         found = self._definition(default.func.id, module)
@@ -226,7 +226,7 @@ class SourceText:
         return found if is_group else None
 
     def _definition(self, name: str, module: str) -> ast.ClassDef | None:
-        """The class that a module defines or imports under this name."""
+        """The class that a module defines or imports under this name; None, if there is none."""
         tree = self._tree(module)
         for node in tree.body if tree is not None else ():
             if isinstance(node, ast.ClassDef) and node.name == name:

@@ -1,7 +1,7 @@
-"""Studies: which comparison is evidence for which method, what was expected of it and what was seen.
+"""Reads studies. A study is a comparison that tests a method, with claims that are written before it runs.
 
-A study about one system lies in that system's folder, one about several in `benchmarks/`. `benchmarks/studies.py` runs
-them.
+A study of one system is in the folder of the system, and a study of several systems in `benchmarks/`.
+`benchmarks/studies.py` runs them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ _CLAIM = re.compile(rf"(?:(?P<measure>\S+): )?(?P<arm>\S+) (?P<relation>{'|'.joi
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A relation of two arms that a study expects, so that its numbers can be held against it.
+    """A relation between two arms that a study expects. The numbers of the study decide whether it holds.
 
-    Written `hrpo above grpo`, which is about the study's metric, or `turns/mean: hrpo below grpo`, which is about one
-    of its further measures.
+    `hrpo above grpo` is about the metric of the study, and `turns/mean: hrpo below grpo` about a further measure.
     """
 
     measure: str | None  # None: the study's metric
@@ -49,31 +48,31 @@ class Study(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: str  # stem of its file
-    folder: str = SHARED  # where its `studies` and `results` lie, from the root: a system's folder, or benchmarks
+    folder: str = SHARED  # path from the root of the folder with its `studies` and `results`
     title: str
-    method: str | list[str]  # systems and variants that it is evidence for
-    expected: str  # the relation that the method's authors or its formula promise
-    claims: Annotated[list[str], pydantic.Field(min_length=1)]  # the same, each as a relation of two arms: see Claim
-    untested: str = ""  # the part of what is expected that no arm tests
+    method: str | list[str]  # systems and variants for which it is evidence
+    expected: str  # what the authors of the method or its formula promise
+    claims: Annotated[list[str], pydantic.Field(min_length=1)]  # the same as relations of two arms, see Claim
+    untested: str = ""  # the part of `expected` that no arm tests
     setup: str  # a recipe
-    arms: dict[str, list[str]]  # name → method file, then overrides of this arm
+    arms: dict[str, list[str]]  # name → method file, then the overrides of this arm
     reference: str
     seeds: Annotated[int, pydantic.Field(ge=1)] = 5
     overrides: list[str] = []
     metric: Literal["success", "return"] = "success"
-    axis: Literal["environment_steps", "tokens", "updates", "step"] = "environment_steps"  # what arms have as much of
-    also: list[str] = []  # further logged metrics
+    axis: Literal["environment_steps", "tokens", "updates", "step"] = "environment_steps"  # what the budget counts
+    also: list[str] = []  # further logged metrics to report
 
     @property
     def methods(self) -> list[str]:
-        """The systems and variants, as a list."""
+        """`method` as a list."""
         return [self.method] if isinstance(self.method, str) else list(self.method)
 
     @property
     def relations(self) -> list[Claim]:
-        """The claims, read.
+        """The claims as objects.
 
-        Raises: RecipeError, for a claim of another form, or one that names no arm or no measure of the study.
+        Raises: RecipeError, for a claim in another form, or with an arm or a measure that the study does not have.
         """
         return [self._relation(text) for text in self.claims]
 
@@ -81,26 +80,26 @@ class Study(pydantic.BaseModel):
         where, match = f"study {self.name}  claims", _CLAIM.fullmatch(text)
         if match is None:
             raise RecipeError(
-                where=where, what=f"`{text}` is no claim.", remedy=f"Write `ARM {'|'.join(RELATIONS)} ARM`."
+                where=where, what=f"`{text}` is not a claim.", remedy=f"Write `ARM {'|'.join(RELATIONS)} ARM`."
             )
         claim = Claim(**match.groupdict())
         for arm in (claim.arm, claim.other):
             if arm not in self.arms:
                 raise RecipeError(where=where, what=f"no arm is called `{arm}`.", options=self.arms)
         if claim.measure and claim.measure not in self.also:
-            raise RecipeError(where=where, what=f"`also` does not log `{claim.measure}`.", options=self.also)
+            raise RecipeError(where=where, what=f"`also` does not list `{claim.measure}`.", options=self.also)
         return claim
 
     @property
     def command(self) -> str:
-        """What runs it."""
+        """The command that runs the study."""
         return f"python benchmarks/studies.py {self.name}"
 
 
 def studies(root: Path) -> list[Study]:
-    """All studies of a source checkout, by name.
+    """All studies of a source checkout, in the order of their names.
 
-    Raises: RecipeError, for an unknown or missing key, a reference that is no arm, or two studies of one name.
+    Raises: RecipeError, for an unknown or missing key, if the reference is not an arm, or if two studies have one name.
     """
     folders = [root / SHARED, *sorted((root / SYSTEMS).glob("*"))]
     found = [_read(path, root) for folder in folders for path in sorted((folder / STUDIES).glob("*.yaml"))]
@@ -119,21 +118,24 @@ def _read(path: Path, root: Path) -> Study:
         raise RecipeError(
             where=f"{path.name}  reference", what=f"no arm is called `{study.reference}`.", options=study.arms
         )
-    _ = study.relations  # refuses a claim that names nothing
+    _ = study.relations  # raises an error for a wrong claim
     return study
 
 
 def results_of(root: Path, study: Study) -> Path:
-    """The folder of what a study gave: comparison.json, measures.json and seen.md."""
+    """The folder with the results of a study: comparison.json, measures.json and seen.md."""
     return root / study.folder / RESULTS / study.name
 
 
 def trained_with(system: System, studies: Sequence[Study]) -> list[str]:
-    """What follows `palaestra train` to train a system or a variant: it is complete, and runs as it stands.
+    """The arguments of `palaestra train` that train a system or a variant. They are a complete recipe.
 
-    The system's own recipe, if it has one. Else the simplest arm of its studies that takes its overlay, with the setup
-    and the overrides that all arms of the study share. Else the overlay over the first study's setup and overrides, and
-    without a study over a small default setup. Empty for what is not trained.
+    They are the first of these that exists: the system's own recipe; the simplest arm of its studies with its overlay,
+    on the setup and with the overrides of the study; the overlay on the setup of its first study, with the overrides of
+    that study; the overlay on a small default setup. The list is empty if the system is not trained.
+
+    Args:
+        studies: the studies of this system.
     """
     if system.recipe or system.overlay is None:
         return [system.recipe] if system.recipe else []

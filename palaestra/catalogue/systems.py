@@ -1,4 +1,4 @@
-"""Systems: published lines of work, each described by the `system.yaml` of its folder."""
+"""Reads systems, which are published lines of work. The `system.yaml` in the folder of a system describes it."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Described = TypeVar("Described", bound=pydantic.BaseModel)
 
 
 class System(pydantic.BaseModel):
-    """A system, or a variant of one: what `system.yaml` says of it, and where it lies."""
+    """A system or a variant of one: its description in `system.yaml`, and its folder."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    name: str  # of the folder; of a variant: the stem of its overlay
+    name: str  # of the folder; for a variant, the stem of its overlay
     folder: str  # below palaestra/systems
     variant: bool = False
-    title: str  # as its authors call it
+    title: str  # the name that its authors use
     arxiv: Annotated[str, pydantic.Field(pattern=r"^\d{4}\.\d{4,5}$")] | None = None
     formula: str | list[str] = []  # LaTeX, one or several lines
-    when: str = ""  # in which situation to take it, and when not
-    parts: dict[str, list[str]] = {}  # slot → names of parts; slots that are left out are neutral
-    evidence: str | None = None  # a committed comparison, from the root of the repository
+    when: str = ""  # when to use it, and when not
+    parts: dict[str, list[str]] = {}  # slot → names of parts; other slots have neutral parts
+    evidence: str | None = None  # path of a committed comparison, from the root of the repository
     status: str  # "built", "compared", or a sentence such as "no gain at our scale, see …"
 
     @property
     def formulas(self) -> list[str]:
-        """The formula's lines."""
+        """The lines of the formula."""
         return [self.formula] if isinstance(self.formula, str) else list(self.formula)
 
     @property
     def overlay(self) -> str | None:
-        """The recipe layer that turns a setup into this system, as a command takes it; None: it has none."""
+        """The recipe layer that turns a setup into this system, as an argument of commands; None, if it has none."""
         return self._recipe(self.name if self.variant else "method")
 
     @property
     def recipe(self) -> str | None:
-        """The complete recipe, as a command takes it; None: it has none, or it is a variant."""
+        """The complete recipe, as an argument of commands; None, if it has none or is a variant."""
         return None if self.variant or self._recipe("recipe") is None else self.folder
 
     @property
     def played(self) -> str | None:
-        """What `palaestra run` plays, as the command takes it; None: there is nothing, or it is a variant."""
+        """The recipe, as an argument of `palaestra run`; None, if nothing is to be run or it is a variant."""
         return None if self.variant or self._recipe("run") is None else self.folder
 
     def _recipe(self, stem: str) -> str | None:
@@ -58,7 +58,7 @@ class System(pydantic.BaseModel):
 
 
 def systems(folder: Path = FOLDER) -> list[System]:
-    """Every system, by name, each followed by its variants.
+    """All systems in the order of their names, each followed by its variants.
 
     Raises: RecipeError, for an unknown key, a missing field, or a name that occurs twice.
     """
@@ -81,13 +81,13 @@ def system(name: str) -> System:
             where=f"palaestra methods {name}",
             what=f"no system is called `{name}`.",
             options=nearest(name, found),
-            remedy="`palaestra methods` lists all.",
+            remedy="`palaestra methods` lists all systems.",
         )
     return found[name]
 
 
 def _read(path: Path) -> Iterator[System]:
-    """The system of one `system.yaml`, then its `variants`: stem of an overlay in the folder → what it is."""
+    """The system of a `system.yaml`, then its variants. `variants` maps the stem of an overlay to its description."""
     described, folder = _yaml(path), path.parent.name
     where = f"systems/{folder}/{path.name}"
     variants = described.pop("variants", {})
@@ -98,7 +98,10 @@ def _read(path: Path) -> Iterator[System]:
 
 
 def checked(model: type[Described], described: Mapping[str, Any], *, where: str, **place: Any) -> Described:
-    """What a file says, with what its place says. Raises: RecipeError, for an unknown key or a missing field."""
+    """Check the content of a file, together with values that follow from its place.
+
+    Raises: RecipeError, for an unknown key or a missing field.
+    """
     try:
         return model.model_validate({**described, **place})
     except pydantic.ValidationError as error:

@@ -1,1 +1,1 @@
-"""What each command of `palaestra` does; one module a command, each with `run(**arguments)`."""
+"""The commands of `palaestra`. Each command has a module, whose function `run` does the work."""

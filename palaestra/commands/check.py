@@ -1,4 +1,4 @@
-"""`palaestra envs --check`: the validity check of one environment, and of its committed panels."""
+"""`palaestra envs NAME --check`: checks an environment against the environment protocol, and its committed panels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from palaestra.testing import check_environment
 
 
 def run(*, environment: str, overrides: Sequence[str]) -> None:
-    """Print one line if every rule holds, one on what its splits share, and one for each panel that is as committed.
+    """Check an environment, and print a line for the protocol, one for its splits and one for each panel.
 
     Args:
         environment: its name, or `path/to/file.py:class`.
-        overrides: its options, as in `level=GoToObj`; with any, panels are left out.
+        overrides: its options, such as `level=GoToObj`. With options, panels are not checked.
 
-    Raises: ContractError, with the rule that is broken; InvalidData, for a changed panel; UnknownName, RecipeError.
+    Raises: ContractError, with the broken rule; InvalidData, for a panel that has changed; UnknownName, RecipeError.
     """
     recipe = load(
         [{"environment": {environment: {}}, "policies": {"main": {"policy": "random", "trainable": False}}}],

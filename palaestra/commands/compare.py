@@ -1,4 +1,4 @@
-"""`palaestra compare`: method recipes × one setup × seeds, at equal budget, with intervals."""
+"""`palaestra compare`: trains several methods on one setup with several seeds, and compares them at equal budget."""
 
 from __future__ import annotations
 
@@ -36,13 +36,20 @@ def run(
     """Run all arms, then write comparison.json, comparison.txt and comparison.png into `out`.
 
     Args:
-        methods: files, each an arm of its own, and overrides for all arms.
-        arms: further ones, `name: file key=value …`.
+        methods: method files, one arm each, and overrides for all arms.
+        arms: further arms, each as `name: file key=value …`.
+        seeds: number of seeds; each arm is trained with the seeds 1, 2, …
+        out: folder of the results and of the runs.
+        parallel: runs at the same time.
+        reference: the arm that the others are compared with; None: the first.
+        metric: "success" or "return". axis: the budget that is equal, such as "environment_steps".
+
+    Raises: RecipeError, for arms that are not valid; RunFolderError, if an arm's folder holds a run of another recipe.
     """
     console = Console(stderr=True)
     files, overrides = split_arguments(methods)
     named = _arms(files, arms)
-    recipes = {  # checked before the first starts
+    recipes = {  # all are checked before the first run starts
         arm: load([setup, *layers], [*overrides, *own]) for arm, (layers, own) in named.items()
     }
     runs = [
@@ -71,21 +78,21 @@ def run(
 
 
 def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str], list[str]]]:
-    """Arm → its files and its own overrides.
+    """Name of each arm → its files and its own overrides.
 
-    Raises: RecipeError, if there is none, one has no name or file, or two have the same name.
+    Raises: RecipeError, if there is no arm, if an arm has no name or no file, or if two arms have the same name.
     """
     found: list[tuple[str, list[str], list[str]]] = [(_named_after(file), [file], []) for file in files]
     for text in arms:
         name, colon, rest = text.partition(":")
         try:
             layers, own = split_arguments(shlex.split(rest))
-        except ValueError:  # a quotation without its end
+        except ValueError:  # a quotation mark is not closed
             layers, own = [], []
         if not (colon and name.strip() and layers):
             raise RecipeError(
                 where=f"palaestra compare --arm {text!r}",
-                what="an arm has a name and at least one method file.",
+                what="an arm needs a name and at least one method file.",
                 remedy='Write --arm "half: gigpo/method.yaml advantage.gigpo.step_weight=0.5".',
             )
         found.append((name.strip(), layers, own))
@@ -94,25 +101,25 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
         raise RecipeError(
             where="palaestra compare",
             what="no method file is given.",
-            remedy="Name at least one after the setup, such as grpo/method.yaml.",
+            remedy="Give at least one method file after the setup, such as grpo/method.yaml.",
         )
     if len(set(names)) < len(names):
         raise RecipeError(
             where="palaestra compare",
-            what="two method files have the same name.",
-            remedy='An arm is named by its file, a system\'s by its folder; `--arm "name: file"` gives another name.',
+            what="two arms have the same name.",
+            remedy='An arm has the name of its file, or of its system. Give it another one with `--arm "name: file"`.',
         )
     return {name: (layers, own) for name, layers, own in found}
 
 
 def _named_after(file: str) -> str:
-    """`gigpo` for `gigpo/method.yaml`, else the name of the file."""
+    """The name of a file's arm: `gigpo` for `gigpo/method.yaml`, and otherwise the file's name without `.yaml`."""
     path = Path(file)
     return path.parent.name if path.name in ("method.yaml", COMPLETE) and path.parent.name else path.stem
 
 
 def _check_same(run: ArmRun, recipe: Recipe) -> None:
-    """Raises: RunFolderError, if the arm's folder holds a run of another recipe: it would count as this one's."""
+    """Raises: RunFolderError, if the arm's folder holds a run of another recipe. It would be taken for this arm's."""
     if not (run.folder / RECIPE).exists():
         return
     now = recipe.with_overrides(run.overrides).to_json()
@@ -120,8 +127,8 @@ def _check_same(run: ArmRun, recipe: Recipe) -> None:
     if differing:
         raise RunFolderError(
             where=str(run.folder),
-            what=f"the run there was made by another recipe: {'; '.join(differing)}.",
-            remedy="Give the recipe that it was made with, another folder with --out, or remove the folder.",
+            what=f"the run in this folder has another recipe: {'; '.join(differing)}.",
+            remedy="Give the recipe of that run, choose another folder with --out, or remove the folder.",
         )
 
 

@@ -1,4 +1,4 @@
-"""`palaestra doctor`: what is installed, what each missing extra would give, device, sandbox level."""
+"""`palaestra doctor`: shows devices, sandboxes, installed packages, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CORE = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pydantic
 
 
 def run() -> None:
-    """Print what was found, in short tables."""
+    """Print what this machine has."""
     console = tables.console()
     console.print(f"palaestra {palaestra.__version__}, Python {platform.python_version()}, {platform.platform()}")
     console.print(f"device: {_device()}; {os.cpu_count()} cores, {torch.get_num_threads()} torch threads")
@@ -49,7 +49,7 @@ def run() -> None:
 
 
 def _device() -> str:
-    """What `device` may name in a recipe, which device each is, and why there is no more."""
+    """The values that `device` may have in a recipe, with the name of each device and the CUDA version of torch."""
     built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
     if torch.version.cuda is None:
         return f"cpu (torch {torch.__version__} is built without CUDA)"
@@ -61,13 +61,13 @@ def _device() -> str:
 
 
 def _strongest(sandboxes: Sequence[Found]) -> str:
-    """Where code that a model wrote can run."""
+    """The sandboxes that can run code written by a model."""
     able = [one.name for one in sandboxes if one.guarantees and one.guarantees.isolation == "isolation"]
     return f"{', '.join(able)} (isolation)" if able else "none that isolates: code that a model wrote will not run"
 
 
 def _sandboxes(sandboxes: Sequence[Found]) -> Table:
-    """What may run code that a model wrote. Only those marked "isolation" keep it from this machine."""
+    """The sandboxes and their guarantees. Only those of level "isolation" protect this machine from a model's code."""
     table = Table("back end", "level", "does not stop, or why not", title="Sandboxes", title_justify="left", box=None)
     for found in sandboxes:
         claims = found.guarantees

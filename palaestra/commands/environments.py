@@ -1,4 +1,4 @@
-"""`palaestra envs`: list environments, or describe one, read from source text: none is imported."""
+"""`palaestra envs`: lists the environments, or describes one. It reads their source text and imports none of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palaestra.errors import UnknownName, nearest
 from palaestra.index import PACKAGE
 from palaestra.registry import index
 
-KINDS = {  # where an environment's module lies → what that says of it
+KINDS = {  # package of an environment's module → title of the table
     "palaestra.envs.worlds": "Worlds, built in",
     "palaestra.envs.adapters": "Adapters to other libraries",
     "palaestra.envs.probes": "Probes, small worlds for studies",
@@ -26,7 +26,10 @@ WIDTH = 100
 
 
 def run(*, name: str | None) -> None:
-    """Print one environment; or a line each, by kind, then one for each extra that any of them needs.
+    """Print the description of one environment, or list all environments and the extras that they need.
+
+    Args:
+        name: of the environment; None: list all.
 
     Raises: UnknownName, if there is no such environment.
     """
@@ -55,12 +58,12 @@ def _table(title: str, chosen: dict[str, str], known: dict[str, Declaration]) ->
 
 
 def _described(name: str) -> str:
-    """What an environment is, its panel and extra, and its options."""
+    """The description of an environment: its summary, abilities, panel, extra and options."""
     targets = index()["environment"]
     if name not in targets:
         raise UnknownName(
             where=f"palaestra envs {name}",
-            what=f"no environment is called `{name}`.",
+            what=f"there is no environment `{name}`.",
             options=nearest(name, targets),
             remedy="`palaestra envs` lists all.",
         )
@@ -80,14 +83,14 @@ def _described(name: str) -> str:
 
 
 def panel_sizes(environment: str) -> str:
-    """How many held-out tasks its committed panels have."""
+    """The number of held-out tasks in the environment's committed panels; "–", if it has no panel."""
     panels = json.loads((PACKAGE / "envs/kit/panels.json").read_text(encoding="utf-8"))
     sizes = [str(entry["n"]) for entry in panels.values() if entry["environment"] == environment]
     return f"{' + '.join(sizes)} tasks" if sizes else "–"
 
 
 def packages(extra: str) -> str:
-    """The packages of an extra with their sizes on disk, and how to install what is missing."""
+    """The packages of an extra with their sizes on disk. If one is missing, also the command that installs them."""
     names = requirements(extra)
     sizes = [f"{installed_bytes(name) / 1e6:.0f} MB" if version(name) else "not installed" for name in names]
     listed = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))

@@ -1,4 +1,4 @@
-"""`palaestra eval`: a run folder's policies, or a scripted one, on the panel of evaluation tasks."""
+"""`palaestra eval`: evaluates the policies of a run folder or of a recipe, or a scripted policy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from palaestra.training.setup import build_setup
 
 
 def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) -> None:
-    """Print the interval and, last, `success 0.912 on 256 held-out tasks`.
+    """Play the panel of evaluation tasks. Print the interval, and as last line `success 0.912 on 256 held-out tasks`.
 
-    "Held-out" is said of a run whose training met none of the tasks; of a recipe or a scripted policy, the split is.
+    The line says "held-out" only for a run folder whose training met none of the tasks. For a recipe or a scripted
+    policy it says `256 tasks of the split eval`.
+
+    Args:
+        recipe: recipe files and overrides, or a run folder.
+        policy: play all roles with this scripted policy; None: with the policies of the recipe.
+        checkpoint: iteration of the checkpoint; None: the newest.
     """
     found = resolve(recipe)
     settings = scripted(found.settings, policy) if policy else found.settings
@@ -36,8 +42,10 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) ->
 
 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:
-    """The same run with every agent of the environment played by a scripted policy; a team's program is left out, as
-    only its environment knows what is good or legal."""
+    """The settings with every agent of the environment played by a scripted policy.
+
+    A team's program is replaced by `play`, because a scripted policy can play only the agents of the environment.
+    """
     player = PolicySettings(policy=bind("policy", BoundPart(name=policy)), trainable=False)
     role = RoleSettings(policy=policy, context=bind("context", RoleSettings().context))
     changed: dict[str, Any] = {"policies": {policy: player}, "agents": {"*": role}}

@@ -1,4 +1,4 @@
-"""`palaestra explain`: every resolved value with its origin; starts nothing."""
+"""`palaestra explain`: prints every resolved value of a recipe with its origin. It starts no run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from palaestra.training.start import changes
 
 
 def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
-    """Print the resolved recipe after all checks; of a smoke also what it changes."""
+    """Check a recipe and print it, then its passes. With `smoke`, also print what the smoke run changes."""
     found = resolve(recipe, smoke=smoke)
     run_device(found.settings.device)
     print(found.explain())

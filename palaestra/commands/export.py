@@ -1,4 +1,4 @@
-"""`palaestra export`: a trained policy as a folder that other programs read."""
+"""`palaestra export`: writes a trained policy into a folder that other programs can read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
     """Write the policy. A language policy becomes a Hugging Face folder.
 
     Args:
-        policy: its name; None: the only one that the run has trained, or else the only one that has weights.
+        folder: of the run. out: the folder to write.
+        policy: its name. None: the only policy that the run trains; if it trains none, the only one with weights.
+        checkpoint: iteration of the checkpoint; None: the newest.
 
-    Raises: UnknownName, if the run has no such policy or several and none was named; RunFolderError.
+    Raises: UnknownName, if the run has no such policy, or if it has several and `policy` is None; RunFolderError.
     """
     _, setup = open_run(folder, checkpoint)
     setup.runner.close()

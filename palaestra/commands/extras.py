@@ -1,6 +1,6 @@
-"""Optional dependencies: which packages an extra has, which are installed, and how to get the others.
+"""Optional dependencies: the packages of an extra, their installed versions, and the command that installs them.
 
-All of it is read from metadata; none of the packages is imported.
+It reads the metadata of packages and imports none of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def requirements(extra: str) -> list[str]:
 
 
 def version(package: str) -> str | None:
-    """The installed version; None if there is none."""
+    """The installed version of a package; None, if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`palaestra init`: an environment, a reward and a recipe of one's own that train at once, to begin from."""
+"""`palaestra init`: writes an environment, a reward and a recipe as a start for the user's own. They train at once."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from palaestra.errors import RunFolderError
 from palaestra.recipe.sources import COMPLETE, recipes_folder
 from palaestra.store.atomic import write_atomic
 
-EXAMPLE = "guess"  # a folder of `recipes/`, shown in the README
+EXAMPLE = "guess"  # a folder of `recipes/`, shown in the tutorial on environments
 FILES = {"guess.py": "an environment", "rewards.py": "a reward", COMPLETE: "what is trained, and how"}
 
 
 def run(*, folder: str) -> None:
-    """Write the files of the README's example into a folder, which is made if it is missing.
+    """Write the files of the example into a folder. A missing folder is made.
 
-    Raises: RunFolderError, if one of them is there already, or the place cannot be written.
+    Raises: RunFolderError, if one of the files exists already or cannot be written.
     """
     root, place = recipes_folder(), Path(folder)
     assert root is not None, "recipes come with the package"
     for name in FILES:
         if (place / name).exists():
             raise RunFolderError(
-                where=str(place / name), what="it is there already.", remedy="Name another folder, or remove the file."
+                where=str(place / name), what="this file exists.", remedy="Name another folder, or remove the file."
             )
     for name, what in FILES.items():
         write_atomic(place / name, (root / EXAMPLE / name).read_text(encoding="utf-8"))

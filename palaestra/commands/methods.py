@@ -1,4 +1,4 @@
-"""`palaestra methods`: the systems and the parts, read from text: no part is imported."""
+"""`palaestra methods`: lists systems and parts, or describes one system. It reads source text and imports no part."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ WIDTH = 100
 
 
 def run(*, name: str | None, slot: str | None, without: str | None) -> None:
-    """Print one system; or all of them, then the parts of each slot, outside packages' too.
+    """Print the description of one system, or list all systems and the parts of each slot.
+
+    Parts of other installed packages are listed too.
 
     Args:
+        name: of a system; None: list all.
+        slot: list only the parts of this slot.
         without: leave out the parts that read this column or use this ability.
 
     Raises: UnknownName, if there is no such system or slot.
     """
     if slot is not None and slot not in SLOTS:
-        raise UnknownName(where="--slot", what=f"no slot is called `{slot}`.", options=nearest(slot, SLOTS) or SLOTS)
+        raise UnknownName(where="--slot", what=f"there is no slot `{slot}`.", options=nearest(slot, SLOTS) or SLOTS)
     if name is not None:
         print(_described(system(name)))
         return
@@ -45,7 +49,7 @@ def _systems() -> Table:
 
 
 def _described(each: System) -> str:
-    """What a system is, its formula, its parts, and the commands that run it."""
+    """The description of a system: its formula, its use, its parts, and the commands that run it."""
     lines = [each.title + (f" (arXiv {each.arxiv})" if each.arxiv else "")]
     lines += ["", *(f"    {formula}" for formula in each.formulas)] if each.formulas else []
     lines += ["", *textwrap.wrap(each.when, WIDTH)] if each.when else []
@@ -61,7 +65,7 @@ def _described(each: System) -> str:
     words = trained_with(each, [study for study in studies(PACKAGE.parent) if each.name in study.methods])
     lines += ["", *([f"train it:   palaestra train {shlex.join(words)}"] if words else [])]
     lines += [f"run it:     palaestra run {each.played}"] if each.played else []
-    if each.overlay and "advantage" in each.parts:  # the other arm inherits all but the estimator
+    if each.overlay and "advantage" in each.parts:  # the second arm differs only in the estimator
         lines.append(
             f'compare it: palaestra compare SETUP.yaml {each.overlay} --arm "grpo: {each.overlay} advantage=grpo"'
         )
@@ -82,5 +86,5 @@ def _parts(slots: list[str], without: str | None) -> Table:
 
 
 def _needs(part: Declaration) -> set[str]:
-    """Columns and abilities, and the abilities that columns come from."""
+    """The columns and abilities that a part needs, and the abilities that these columns come from."""
     return {*part.reads, *part.uses, *(ability for column in part.reads if (ability := ability_of(column)))}

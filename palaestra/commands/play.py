@@ -14,10 +14,13 @@ from palaestra.training.setup import build_setup
 
 
 def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed: int, episodes: int) -> None:
-    """Print each episode turn by turn.
+    """Play episodes and print them turn by turn.
 
     Args:
-        environment: a name, or a run folder, whose own policies play if none is named.
+        environment: its name, or a run folder.
+        overrides: options of the environment, or overrides of the run's recipe.
+        policy: a scripted policy or "human". None: the policies of the run folder, or a human.
+        seed: chooses the tasks. episodes: how many are played.
     """
     setup = _setup(environment, overrides, policy)
     person = "human" in setup.policies

@@ -1,4 +1,4 @@
-"""`palaestra recipes`: every recipe that comes with Palaestra, read from text: no part is imported."""
+"""`palaestra recipes`: lists the recipes that come with Palaestra. It reads source text and imports no part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palaestra.recipe.origins import Mark, Node
 from palaestra.recipe.sources import COMPLETE, PLAYED, packaged, read_layers
 from palaestra.training.settings import PART_SLOTS
 
-KINDS = {  # the first piece of a name → what such recipes are
+KINDS = {  # first piece of a recipe's name → title of the table
     "": "To begin with",
     "systems": "Systems: palaestra train NAME",
     "played": "Played and not trained: palaestra run NAME",
@@ -34,8 +34,9 @@ class Listed:
     """One line of the list.
 
     Attributes:
-        name: as `palaestra train` takes it. kind: a key of `KINDS`. about: its first sentence, or a system's title.
-        environment: what it trains on. policies: their kinds. takes: as its comment says. needs: extras.
+        name: the argument of `palaestra train`. kind: a key of `KINDS`.
+        about: the first sentence of the recipe's comment, or the title of the system.
+        environment: its name. policies: their kinds. takes: training time, from the comment. needs: extras.
     """
 
     name: str
@@ -61,7 +62,7 @@ def run() -> None:
 
 
 def listed() -> Iterator[Listed]:
-    """Every complete recipe: one that names an environment and policies."""
+    """Every complete recipe. A recipe is complete if it names an environment and policies."""
     titles = {each.name: each.title for each in systems() if not each.variant}
     extras = {(part.slot, part.name): part.extra for part in heads()}
     files = packaged()
@@ -72,7 +73,7 @@ def listed() -> Iterator[Listed]:
         folder, text = name.partition("/")[0], path.read_text(encoding="utf-8")
         own = {COMPLETE: "systems", PLAYED: "played"}.get(path.name) if folder in titles else None
         if folder in titles and own is None:
-            continue  # a setup of a system, which its recipe extends
+            continue  # a setup that the system's recipe extends
         parts = list(_parts(tree))
         yield Listed(
             name=folder if path.name in (COMPLETE, PLAYED) else name,
@@ -86,7 +87,7 @@ def listed() -> Iterator[Listed]:
 
 
 def _parts(tree: Node) -> Iterator[tuple[str, str, str]]:
-    """Slot, place and name of every part that a recipe names."""
+    """Slot, path and name of every part that a recipe names."""
     for pattern, slot in PART_SLOTS.items():
         section, star, rest = pattern.partition(".*.")
         named = tree.get(section) if star else None
@@ -97,13 +98,13 @@ def _parts(tree: Node) -> Iterator[tuple[str, str, str]]:
 
 
 def _comment(text: str) -> str:
-    """The comment at the head of a file, in one line."""
+    """The comment at the head of a file, as one line."""
     lines = text.splitlines()
     head = lines[: next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))]
     return " ".join(line.lstrip("# ") for line in head)
 
 
 def _first_sentence(text: str) -> str:
-    """Of the comment, without the name of the file."""
+    """The first sentence of the comment, without the name of the file at its start."""
     comment = re.sub(r"^[\w./-]+\.yaml: ", "", _comment(text))
     return re.split(r"(?<=[.:]) (?=[A-Z`])", comment)[0].rstrip(".:")

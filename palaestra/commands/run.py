@@ -1,4 +1,4 @@
-"""`palaestra run`: play what is not trained on its evaluation tasks, beside its baselines."""
+"""`palaestra run`: evaluates a system that needs no training, and its baselines, on a panel of evaluation tasks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from palaestra.training.warm_start import demonstrated, warm_start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """What was played: the system, or one of its baselines.
+    """The result of the system or of one of its baselines.
 
     Attributes:
-        scores: the outcome of each task. tokens: generated in an episode, on average.
+        scores: one for each task. tokens: generated in an episode, on average.
         tasks: what is known of the tasks, such as `256 held-out tasks`.
     """
 
@@ -40,12 +40,14 @@ class Arm:
 
 
 def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
-    """Play the panel and print a table; the last line is `success 0.412 on 256 held-out tasks; one answer 0.301`.
+    """Play the panel and print a table, with the results once more in the last line.
 
-    Policies are what the recipe's warm start makes of them, or what `policies.NAME.load` names. A baseline has the same
-    weights, unless it changes the policies or the warm start.
+    That line is, for example, `success 0.412 on 256 held-out tasks; one answer 0.301`.
 
-    Raises: RecipeError, if a policy of the recipe is trained.
+    The policies have the weights after the recipe's warm start, or those that `policies.NAME.load` names. A baseline
+    has the same weights, unless it changes the policies or the warm start.
+
+    Raises: RecipeError, if the recipe trains a policy.
     """
     found = load_played(recipe, smoke=smoke)
     recipes = {found.settings.name: found} | {name: found.baseline(name) for name in found.baselines}
@@ -67,9 +69,9 @@ def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
 
 
 def load_played(arguments: Sequence[str], *, smoke: bool) -> Recipe:
-    """The recipe that the arguments name: `run.yaml` of a system, or files.
+    """The recipe that the arguments name: a system, which means its `run.yaml`, or files.
 
-    Raises: RecipeError, if a policy is trained; as `load`.
+    Raises: RecipeError, if the recipe trains a policy; as `load`.
     """
     files, overrides = split_arguments(arguments)
     known = packaged()
@@ -80,7 +82,7 @@ def load_played(arguments: Sequence[str], *, smoke: bool) -> Recipe:
     if trained:
         raise RecipeError(
             where=f"palaestra run {' '.join(arguments)}",
-            what=f"policy `{trained[0]}` is trained by this recipe.",
+            what=f"this recipe trains policy `{trained[0]}`, and `palaestra run` trains nothing.",
             options=sorted(name.partition("/")[0] for name in known if name.endswith(f"/{PLAYED}")),
             remedy=f"Train it with `palaestra train`, or set policies.{trained[0]}.trainable=false.",
         )
@@ -88,10 +90,11 @@ def load_played(arguments: Sequence[str], *, smoke: bool) -> Recipe:
 
 
 def _played(name: str, recipe: Recipe, whole: RunSettings, weights: dict[str, Any], progress: Progress) -> Arm:
-    """One arm, after its warm start.
+    """The result of one arm.
 
     Args:
-        whole: the settings of the system. weights: of its policies, filled in by the first arm.
+        whole: the settings of the system.
+        weights: of the system's policies after the warm start. The first arm fills them in, and later arms use them.
     """
     settings = recipe.settings
     same = (settings.policies, settings.warm_start) == (whole.policies, whole.warm_start)
@@ -126,7 +129,7 @@ def _take(policies: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
 
 
 def _score(played: Trajectory) -> float:
-    """1 for a success, 0 for a failure; where the environment knows none, the mean return of the agents."""
+    """The outcome of an episode, or the mean return of its agents if it has no outcome; 0 for a failed episode."""
     if played.error is not None:
         return 0.0
     return float(played.outcome if played.outcome is not None else np.mean(list(played.returns.values()) or [0.0]))
@@ -142,7 +145,7 @@ def _table(arms: Sequence[Arm]) -> Table:
 
 
 def _difference(first: Arm, other: Arm) -> str:
-    """The mean difference over tasks, which both have played, with Student's interval."""
+    """The mean difference over the tasks, which both arms have played, with its interval from Student's t."""
     if len(first.scores) < 2:
         return "–"
     found = t_interval([a - b for a, b in zip(first.scores, other.scores, strict=True)])

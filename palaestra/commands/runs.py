@@ -1,4 +1,4 @@
-"""What the arguments of a command name: recipe files and overrides, or the folder of a run and its trained policies."""
+"""Reads the arguments of commands: recipe files and overrides, or a run folder. Loads the policies of a run folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from palaestra.training.setup import build_setup
 
 
 def resolve(arguments: Sequence[str], *, smoke: bool = False) -> Recipe:
-    """A recipe from files and overrides, or from a run folder and overrides.
+    """The recipe of files and overrides, or of a run folder and overrides.
 
     Args:
-        smoke: the same recipe with everything small; see `palaestra.recipe.smoke`.
+        smoke: make everything small (`palaestra.recipe.smoke`).
 
-    Raises: RunFolderError, if the only argument names a run that is not there; as `load`.
+    Raises: RunFolderError, if the only file can only mean a run folder and holds no run; as `load`.
     """
     files, overrides = split_arguments(arguments)
     folder = run_folder(arguments)
@@ -33,30 +33,30 @@ def resolve(arguments: Sequence[str], *, smoke: bool = False) -> Recipe:
 
 
 def run_folder(arguments: Sequence[str]) -> RunFolder | None:
-    """The run folder among the arguments, if one is given instead of recipe files.
+    """The run folder, if the arguments name one instead of recipe files.
 
-    Raises: RunFolderError, if the argument can only mean a run folder and there is no run; it names the runs nearby.
+    Raises: RunFolderError, if the argument can only mean a run folder and holds no run. The error names runs nearby.
     """
     files, _ = split_arguments(arguments)
     return RunFolder.open(files[0]) if len(files) == 1 and means_a_run(files[0]) else None
 
 
 def means_a_run(text: str) -> bool:
-    """Whether an argument is the folder of a run, or a path such as `runs/name` that is neither that nor a recipe."""
+    """Whether an argument means a run folder: it holds a run, or is a path such as `runs/name` and not a recipe."""
     path = Path(text)
     return (path / RECIPE).exists() or ("/" in text and not path.suffix and not is_recipe(text))
 
 
 def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, RunSetup]:
-    """A run's recipe and its setup with trained weights; the caller closes its runner."""
+    """The recipe of a run, and its setup with the trained weights. The caller closes the runner of the setup."""
     folder = RunFolder.open(path)
     recipe = Recipe.from_json(folder.read_json(RECIPE))
-    settings = recipe.settings.model_copy(update={"device": "cpu"})  # to be written, which any machine can
+    settings = recipe.settings.model_copy(update={"device": "cpu"})  # to write weights needs no other device
     return recipe, trained_setup(settings, folder, checkpoint)
 
 
 def trained_setup(settings: RunSettings, folder: RunFolder, checkpoint: int | None) -> RunSetup:
-    """A setup with the weights of a checkpoint; the caller closes its runner. Raises: as `load_weights`."""
+    """A setup with the weights of a checkpoint. The caller closes its runner. Raises: as `load_weights`."""
     setup = build_setup(settings)
     try:
         load_weights(setup, folder, checkpoint)
@@ -67,7 +67,10 @@ def trained_setup(settings: RunSettings, folder: RunFolder, checkpoint: int | No
 
 
 def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> None:
-    """Weights of a checkpoint into all policies that have any.
+    """Load the weights of a checkpoint into all policies that have weights.
+
+    Args:
+        checkpoint: its iteration; None: the newest.
 
     Raises: RunFolderError, if there is no such checkpoint.
     """
@@ -78,12 +81,14 @@ def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> 
 
 
 def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
-    """The folder of a checkpoint, of the newest for None. Raises: RunFolderError, if there is none."""
+    """The folder of a checkpoint; None means the newest. Raises: RunFolderError, if there is no such checkpoint."""
     place = folder.latest_checkpoint() if checkpoint is None else folder.checkpoint(checkpoint)
     if place is None or not place.exists():
         raise RunFolderError(
             where=str(folder.path),
-            what="it has no checkpoint." if place is None else f"it has no checkpoint of iteration {checkpoint}.",
+            what="the run has no checkpoint."
+            if place is None
+            else f"the run has no checkpoint of iteration {checkpoint}.",
             options=[str(step) for step in folder.checkpoint_steps()],
             remedy="Train longer, or set training.checkpoint_every.",
         )

@@ -1,4 +1,4 @@
-"""`palaestra train`: check the recipe, run it, print the result."""
+"""`palaestra train`: checks a recipe, trains it and prints the result."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from palaestra.training.start import train
 
 
 def run(*, recipe: Sequence[str], resume: bool, overwrite: bool, quiet: bool, smoke: bool) -> None:
-    """Train. With `resume` the run folder's own recipe may stand in for the files.
+    """Train a recipe.
 
     Args:
-        smoke: everything small; an earlier smoke of the same recipe is replaced.
+        recipe: recipe files and overrides, or a run folder, whose recipe is used.
+        resume: go on from the newest checkpoint. overwrite: replace the run in the folder.
+        quiet: print only the result.
+        smoke: make everything small. An earlier smoke run of the same recipe is replaced.
     """
     found = resolve(recipe, smoke=smoke)
     overwrite = overwrite or (smoke and found.origin("run") != COMMAND_LINE)
     line = train(found.settings, recipe=found.to_json(), resume=resume, overwrite=overwrite, quiet=quiet)
-    if line:  # of several processes, one reports
+    if line:  # only one of several processes has a line
         print(line)

@@ -123,11 +123,11 @@ class InProcessEngine(Engine):
     def serve(self, policy: str, model: PreTrainedModel, *, version: int = 0) -> None:
         """Serve one more policy from now on, with a model that is on its device.
 
-        Raises: ContractError, if a policy of this name is served, or the architecture cannot be.
+        Raises: ContractError, if a policy of this name is served already, or if its architecture cannot be served.
         """
         if policy in self._servers:
             raise ContractError(
-                where="in-process engine", what=f"policy `{policy}` is served.", remedy="Dismiss it first."
+                where="in-process engine", what=f"policy `{policy}` is served already.", remedy="Call `dismiss` first."
             )
         self._servers[policy] = self._make(policy, model, version=version)
 
@@ -150,7 +150,7 @@ class InProcessEngine(Engine):
         if policy not in self._servers:
             raise UnknownName(
                 where="in-process engine",
-                what=f"no policy `{policy}` is served.",
+                what=f"the engine serves no policy `{policy}`.",
                 options=nearest(policy, self._servers),
                 remedy="Give its model to InProcessEngine(models={…}).",
             )
@@ -217,7 +217,7 @@ def _check(request: Request, session: SessionState, server: PolicyServer) -> Non
     where = f"in-process engine, policy `{request.policy}`, session {request.session!r}"
     if session.request is not None:
         raise ContractError(
-            where=where, what="it is generating already.", remedy="One request at a time, or `fork` the session."
+            where=where, what="it is generating already.", remedy="Send one request at a time, or `fork` the session."
         )
     total = len(session.ids) + len(request.prompt)
     if total >= server.length:

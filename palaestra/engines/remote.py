@@ -1,6 +1,6 @@
 """The remote engine: generation in another process, which may run elsewhere and may die.
 
-It is the pattern for engines such as vLLM or SGLang. This side keeps the ids of each session and the weights. A new
+It is the model for engines such as vLLM or SGLang. This side keeps the ids of each session and the weights. A new
 process gets both again, so that a run continues with the same numbers as without the interruption.
 """
 
@@ -37,7 +37,7 @@ from palaestra.models.adapters import named_tensors
 from palaestra.registry import Positive, PositiveInt, register
 
 PAUSE = 0.2  # seconds between two attempts to reach the process
-FIRST_LINE = 120.0  # seconds that a process has to start
+FIRST_LINE = 120.0  # seconds in which a process must print its first line
 
 
 class _Gone(Exception):
@@ -55,12 +55,13 @@ class _Served:
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """One conversation with one policy, as far as another process needs it to go on.
+    """One conversation with one policy: all that a new process needs to continue it.
 
     Attributes:
-        place: its name in `process`; "": no process knows it.
-        before: ids that are read at once, since the weights have changed after them; the first turn begins with them.
-        turns: requests and response tokens since then; `changes` of the weights before.
+        place: the session's name in `process`. Both are "" if no process has the session.
+        before: ids from before the last change of the weights. A new process reads them together with the first turn.
+        turns: requests and response tokens since that change.
+        changes: how often the weights had changed before these turns.
         busy: whether a request is under way.
     """
 
@@ -72,7 +73,7 @@ class _Session:
     busy: bool = False
 
     def read_at_once(self, changes: int) -> None:
-        """All of its ids are read anew, as an engine does after its weights have changed."""
+        """Move the ids of all turns to `before`: after a change of the weights, all ids are read again at once."""
         for request, tokens in self.turns:
             self.before = [*self.before, *request.prompt.tolist(), *tokens]
         self.turns, self.changes = [], changes
@@ -80,11 +81,11 @@ class _Session:
 
 @register("engine", "remote")
 class RemoteEngine(Engine):
-    """Another process generates: one that the run starts and ends itself, or one that listens at a URL.
+    """Another process generates: one that the run starts and ends, or one that listens at a URL.
 
-    With the same processor and number of threads its numbers are those of the in-process engine, bit for bit. Weights
-    go through a folder that both sides see. A process that dies is started again, or waited for. The secret of one at a
-    URL is the environment variable PALAESTRA_ENGINE_TOKEN.
+    With the same processor and number of threads, the numbers are those of the in-process engine, bit for bit. Weights
+    go through a folder that both processes can reach. If the process dies, the engine starts it again, or waits until
+    somebody has started it. The environment variable PALAESTRA_ENGINE_TOKEN holds the secret of a process at a URL.
 
     Raises: RecipeError, if neither `start` nor `url` is given, or both.
     """
@@ -105,18 +106,19 @@ class RemoteEngine(Engine):
     ) -> None:
         """
         Args:
-            models: causal language models by policy name. device: of the started process, as of the run.
+            models: policy name → causal language model. device: the device of a started process.
             start: start a process on this machine, and end it with the run.
-            url: of one that runs: `http://127.0.0.1:8760`, as `python -m palaestra.engines.serve` says.
-            folder: for weights, if this side knows it by another name than the process. A started one has its own.
-            patience: seconds that a request waits for a process that does not answer; then its episode has failed.
-            response_seconds: that one response may take.
-            max_sessions, max_length, chunk_tokens: of the in-process engine, for a started process.
+            url: address of a running `python -m palaestra.engines.serve`, such as `http://127.0.0.1:8760`.
+            folder: path of the weights' folder on this side, if it differs from the path that the process uses. A
+                started process has its own folder.
+            patience: seconds that a request waits for a process that does not answer. Then its episode fails.
+            response_seconds: seconds that one response may take.
+            max_sessions, max_length, chunk_tokens: options of the in-process engine, for a started process.
         """
         if start == (url is not None):
             raise RecipeError(
                 where="engine: remote",
-                what="it needs either a process to start or one to reach.",
+                what="it needs either `start` or `url`.",
                 remedy="Write `engine: {remote: {start: true}}` or `engine: {remote: {url: http://127.0.0.1:8760}}`.",
             )
         place = urlsplit(url or "http://127.0.0.1:0")
@@ -131,9 +133,9 @@ class RemoteEngine(Engine):
         self._folder = None if folder is None else Path(folder)
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._process = ""  # that knows the policies; "": not connected
-        self._lock = threading.Lock()  # one thread connects
-        self._id = secrets.token_hex(4)  # another client of the process may have policies of the same names
+        self._process = ""  # name of the process that serves the policies; "": not connected
+        self._lock = threading.Lock()  # only one thread connects at a time
+        self._id = secrets.token_hex(4)  # other clients of the process may have policies of the same names
         self._count = 0
         self._served: dict[str, _Served] = {}
         self._sessions: dict[Hashable, dict[str, _Session]] = {}
@@ -143,23 +145,24 @@ class RemoteEngine(Engine):
 
     # ---- what policies call -------------------------------------------------------------------------------
     async def generate(self, request: Request) -> Response:
-        """Sample a response; the session remembers prompt and response.
+        """Sample a response. The session keeps the prompt and the response.
 
-        Raises: as the in-process engine; EpisodeFailure also if the process has not answered for `patience` seconds.
+        Raises: as the in-process engine; EpisodeFailure also if the process does not answer for `patience` seconds, or
+            if a response takes longer than `response_seconds`.
         """
         served = self._known(request.policy)
         states = self._sessions.setdefault(request.session, {})
         session = states.setdefault(request.policy, _Session(changes=served.changes))
         if session.busy:
             where = f"remote engine, session {request.session!r}"
-            raise ContractError(where=where, what="it is generating already.", remedy="One request at a time.")
+            raise ContractError(where=where, what="it is generating already.", remedy="Send one request at a time.")
         if session.changes != served.changes:
             session.read_at_once(served.changes)
         session.busy = True
         try:
             response = await self._persistently(request, session)
         except BaseException:
-            self._lose(session)  # the process may have heard of this request
+            self._lose(session)  # the process may have received this request
             raise
         finally:
             session.busy = False
@@ -174,7 +177,7 @@ class RemoteEngine(Engine):
             self._lose(state)
 
     def fork(self, session: Hashable, new_session: Hashable) -> None:
-        """Make `new_session` continue from where `session` is; the process copies what it has computed.
+        """Make `new_session` with the history of `session`. The process copies its cache.
 
         Raises: ContractError, if `session` is unknown or generating, or `new_session` exists.
         """
@@ -185,14 +188,14 @@ class RemoteEngine(Engine):
     def _copied(self, state: _Session) -> _Session:
         copied = replace(state, place="", process="", turns=list(state.turns))
         if state.place and state.process == self._process:
-            with contextlib.suppress(_Gone, PalaestraError):  # then the copy is read anew
+            with contextlib.suppress(_Gone, PalaestraError):  # after a failure, the copy's history is sent again
                 place = self._new_place()
                 self._send("/fork", state.process, session=state.place, new_session=place)
                 copied.place, copied.process = place, state.process
         return copied
 
     def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Write the tensors into the folder, and let the process read them; one that is started later reads all."""
+        """Write the tensors into the folder, and let the process read them. A later process gets all weights."""
         served = self._known(policy)
         served.version, served.changes = version, served.changes + 1
         if self._process:
@@ -200,16 +203,18 @@ class RemoteEngine(Engine):
                 self._send_file("/publish", self._process, policy, version, named_tensors)
 
     def serve(self, policy: str, model: Any, *, version: int = 0) -> None:
-        """Generate for one policy more. Raises: ContractError, if a policy of this name is served."""
+        """Serve one more policy. Raises: ContractError, if a policy of this name is served already."""
         if policy in self._served:
-            raise ContractError(where="remote engine", what=f"policy `{policy}` is served.", remedy="Dismiss it first.")
+            raise ContractError(
+                where="remote engine", what=f"policy `{policy}` is served already.", remedy="Call `dismiss` first."
+            )
         self._served[policy] = _Served(model, version)
         if self._process:
             with contextlib.suppress(_Gone):
                 self._hand_over(policy, self._process)
 
     def dismiss(self, policy: str) -> None:
-        """Serve this policy no longer; its sessions must have been closed. Unknown ones are fine."""
+        """Stop serving a policy. Its sessions must be closed before. An unknown name has no effect."""
         if self._served.pop(policy, None) is not None and self._process:
             with contextlib.suppress(_Gone):
                 self._send("/dismiss", self._process, policies=[self._name(policy)])
@@ -219,7 +224,7 @@ class RemoteEngine(Engine):
         return length_of(self._known(policy).model, self._max_length)
 
     def shutdown(self) -> None:
-        """End the process that it started; another one forgets the policies."""
+        """End the process, if this engine has started it. Otherwise let the process dismiss the policies."""
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
@@ -253,7 +258,7 @@ class RemoteEngine(Engine):
             session.place, session.process = self._new_place(), process
             for number, (past, tokens) in enumerate(session.turns):
                 again = await self._generate(session, past, first=number == 0)
-                if again.action.tokens.tolist() != tokens:  # on another machine, say
+                if again.action.tokens.tolist() != tokens:  # for example on another machine
                     self._lose(session)
                     session.read_at_once(session.changes)
                     session.place, session.process = self._new_place(), process
@@ -290,13 +295,14 @@ class RemoteEngine(Engine):
         session.place = session.process = ""
 
     def _answer(self, status: int, said: Any, process: str) -> Any:
-        """What the process says. Raises: what it says has failed; _Gone, if it is another one."""
+        """The content of an answer. Raises: the error in the answer; _Gone, if it comes from another process."""
         if status == wire.OTHER_PROCESS:
             self._disconnect(process)
             raise _Gone("another process has taken its place")
         if status == wire.UNAUTHORIZED:
             raise self._failure(
-                "the process asks for another secret.", f"Set the environment variable {wire.TOKEN} on both sides."
+                "the process has another secret.",
+                f"Set the environment variable {wire.TOKEN} to one value on both sides.",
             )
         if status != wire.OK:
             raise wire.error_of(said)
@@ -304,7 +310,12 @@ class RemoteEngine(Engine):
 
     # ---- the process --------------------------------------------------------------------------------------
     def _connect(self) -> str:
-        """See to it that a process runs and knows all policies. Returns: its name. Raises: _Gone."""
+        """Connect to the process and hand over all policies. Returns its name.
+
+        A process that this engine must start is started first.
+
+        Raises: _Gone, if the process cannot be started or does not answer.
+        """
         with self._lock:
             if self._process:
                 return self._process
@@ -323,7 +334,7 @@ class RemoteEngine(Engine):
             self._process = ""
 
     def _start_process(self) -> None:
-        """Start a process and wait for its first line. Raises: _Gone, if it ends before."""
+        """Start a process and wait for its first line. Raises: _Gone, if the process ends before."""
         self._own_folder = self._own_folder or tempfile.TemporaryDirectory(prefix="palaestra-engine-")
         if self._child is not None:
             self._child.communicate()
@@ -346,11 +357,14 @@ class RemoteEngine(Engine):
         late.cancel()
         if not line:
             said = (folder / "log").read_text(errors="replace").strip()
-            raise _Gone(f"it ended as it started: {said.rpartition(chr(10))[2] or 'without a word'}")
+            raise _Gone(f"it ended during its start: {said.rpartition(chr(10))[2] or 'its log is empty'}")
         self._port = json.loads(line)["port"]
 
     def _hand_over(self, policy: str, process: str) -> None:
-        """Tell the process of a policy. Where another one stands on the same weights, it is given the rest alone."""
+        """Let the process serve a policy.
+
+        If an earlier policy has the same base weights, only the low-rank additions are sent.
+        """
         served = self._served[policy]
         known: dict[int, str] = {}
         for other in self._served:
@@ -377,7 +391,7 @@ class RemoteEngine(Engine):
             file.unlink(missing_ok=True)
 
     def _send(self, path: str, process: str, **said: Any) -> Any:
-        """Say something to this process. Raises: _Gone, or what has failed there."""
+        """Send a message to this process. Raises: _Gone; the error in the answer."""
         return self._post(path, {**said, "process": process})
 
     def _post(self, path: str, said: Mapping[str, Any]) -> Any:
@@ -399,7 +413,7 @@ class RemoteEngine(Engine):
         if policy not in self._served:
             raise UnknownName(
                 where="remote engine",
-                what=f"no policy `{policy}` is served.",
+                what=f"the engine serves no policy `{policy}`.",
                 options=nearest(policy, self._served),
                 remedy="Give its model to the engine, or call `serve`.",
             )
@@ -418,5 +432,5 @@ class RemoteEngine(Engine):
 
 
 def _first_weight(model: Any) -> int:
-    """Where the first weight of a model without its additions lies in memory."""
+    """The memory address of a model's first weight. Models that share their base weights have the same address."""
     return next(tensor.data_ptr() for name, tensor in named_tensors(model) if ".lora_" not in name)

@@ -1,4 +1,4 @@
-"""Drawing tokens: the distribution sampled from, its log-probabilities, and draws that only a seed decides."""
+"""Draws tokens: computes their distribution, and draws from it with numbers that depend only on seed and position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def uniform(seeds: Sequence[int], counters: Sequence[int]) -> np.ndarray:
 
         u = mix(mix(seed) + golden · (counter + 1)) / 2⁶⁴        (splitmix64, upper 53 bits)
 
-    Counter-based: no state, so that a draw depends on nothing but its seed and its place in the response.
+    The generator has no state, so that a draw depends only on its seed and its position in the response.
     """
     keys = np.array([seed & _MASK for seed in seeds], np.uint64)
     places = np.asarray(counters, np.uint64) + np.uint64(1)
@@ -49,14 +49,14 @@ def log_distribution(
 ) -> Tensor:
     """Log-probabilities of the distribution that tokens are drawn from, float32 (rows, vocabulary).
 
-        log softmax(logits / temperature)   over the top_k likeliest tokens, and of these over the fewest
-                                            whose probability reaches top_p; −∞ elsewhere
+        log softmax(logits / temperature)   over the top_k most likely tokens, and of these over the fewest
+                                            whose probability reaches top_p; −∞ for all other tokens
 
     Args:
         logits: (rows, vocabulary).
-        temperature: per row; 0 is greedy: all probability on the first likeliest token.
-        top_k: per row; 0 is off.
-        top_p: per row, in (0, 1]; 1 is off.
+        temperature: one per row; 0 is greedy: the first of the most likely tokens has the probability 1.
+        top_k: one per row; 0: no limit.
+        top_p: one per row, in (0, 1]; 1: no limit.
     """
     at = torch.tensor(temperature, dtype=torch.float32, device=logits.device)[:, None]
     scaled = logits.float() / torch.where(at > 0, at, 1.0)
@@ -72,11 +72,14 @@ def log_distribution(
 def token_temperatures(
     logits: Tensor, *, temperature: Sequence[float], entropy_temperature: Sequence[EntropyTemperature | None]
 ) -> tuple[list[float], list[float | None]]:
-    """The temperature at which each row's next token is drawn, and its entropy before, where that decides it.
+    """The temperature at which each row's next token is drawn.
 
     Args:
         logits: (rows, vocabulary).
-        temperature, entropy_temperature: per row; None leaves the temperature as it is.
+        temperature: one per row. entropy_temperature: one per row, changes the temperature by the entropy of the
+            token; None: the temperature stays.
+
+    Returns: the temperatures, and the entropies (in nats, at the given temperature) that changed them, None elsewhere.
     """
     rows = [row for row, value in enumerate(entropy_temperature) if value is not None]
     temperatures, before = list(temperature), list[float | None]([None] * len(temperature))
@@ -95,7 +98,7 @@ def token_temperatures(
 
 
 def _kept(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:
-    """Which tokens stay: bool (rows, vocabulary); exactly k of them under ties, the lower ids first."""
+    """The tokens that top_k and top_p keep: bool (rows, vocabulary). Of equally likely tokens lower ids come first."""
     size = scaled.shape[-1]
     most = torch.tensor([k or size for k in top_k], device=scaled.device)[:, None]
     reach = torch.tensor([p if p < 1 else torch.inf for p in top_p], device=scaled.device)[:, None]
@@ -114,13 +117,13 @@ def draw(logprobs: Tensor, uniforms: np.ndarray, *, entropy: bool = False) -> Dr
     Args:
         logprobs: float32 (rows, vocabulary), of `log_distribution`.
         uniforms: float64 (rows,), in [0, 1).
-        entropy: also give −Σ p log p per row.
+        entropy: also return −Σ p log p of each row.
     """
     probabilities = logprobs.exp()
     cumulative = probabilities.double().cumsum(-1)
     total = cumulative[:, -1:]
     target = torch.from_numpy(uniforms).to(logprobs.device)[:, None] * total
-    # Rounding may lift the target to the total itself, past the last token that has any probability.
+    # Rounding can raise the target to the total, which lies behind the last token with a probability above 0.
     target = torch.minimum(target, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(cumulative, target, right=True)
     chosen = logprobs.gather(1, tokens)[:, 0]

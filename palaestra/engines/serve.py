@@ -1,10 +1,10 @@
-"""An engine as a process of its own: the in-process engine behind HTTP, for policies that a client hands over.
+"""The engine process: serves the in-process engine over HTTP. The remote engine (`remote.py`) is its client.
 
     python -m palaestra.engines.serve --folder weights --port 8760 max_sessions=256
 
-The last words are options of the in-process engine. The process listens on this machine alone. With `--host` it listens
-elsewhere too, and then `PALAESTRA_ENGINE_TOKEN` must hold a secret that clients know. Weights come as files in the
-folder, which its clients write.
+The last arguments are options of the in-process engine. By default, only programs on this machine can connect. With
+`--host`, other machines can connect too, and the environment variable `PALAESTRA_ENGINE_TOKEN` must hold a secret that
+clients know. Clients write weights as files into the folder.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class EngineServer:
     """Answers the messages of `palaestra.engines.wire`.
 
     Args:
-        folder: where clients put weights. device: of the models. token: a secret that every message must carry; empty:
-            none. options: of the in-process engine.
+        folder: clients write weights into it. device: of the models.
+        token: a secret that every message must have; empty: no secret.
+        options: of the in-process engine.
     """
 
     def __init__(self, folder: Path, *, device: str = "cpu", token: str = "", options: Mapping[str, Any]) -> None:
@@ -42,10 +43,10 @@ class EngineServer:
         self.process = secrets.token_hex(8)
         self.engine = InProcessEngine({}, **options)
         self._models: dict[str, Any] = {}
-        self._bases: dict[str, Any] = {}  # the same models, without additions
+        self._bases: dict[str, Any] = {}  # the same models, without low-rank additions
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection's message."""
+        """Read the message of one connection and answer it."""
         answer: Any = {}
         with contextlib.suppress(ConnectionError):
             words, headers, said = await wire.read_message(reader)
@@ -63,24 +64,29 @@ class EngineServer:
         answers: dict[str, Any] = {f"/{kind.__name__}": kind for kind in kinds}
         try:
             if path not in answers:
-                raise ContractError(where="engine process", what=f"no message is called {path}.", options=answers)
+                raise ContractError(where="engine process", what=f"there is no message {path}.", options=answers)
             if path != "/state" and said.pop("process", None) != self.process:
                 return wire.OTHER_PROCESS, {}
             return wire.OK, await answers[path](**said) or {}
         except PalaestraError as error:
             return wire.REFUSED, wire.error_json(error)
         except Exception as error:
-            what = f"it failed: {type(error).__name__}: {error}."
+            what = f"the message failed: {type(error).__name__}: {error}."
             return wire.REFUSED, wire.error_json(PalaestraError(where=f"engine process, {path}", what=what))
 
     async def state(self) -> dict[str, Any]:
-        """Which process this is, and where it reads weights."""
+        """The name of this process, and the folder from which it reads weights."""
         return {"process": self.process, "folder": str(self.folder.absolute())}
 
     async def serve(
         self, policy: str, version: int, file: str, model: Any, additions: dict[str, float], base: str | None
     ) -> None:
-        """Generate for a policy. `base`: a policy that is served, whose weights it shares; the file has the rest."""
+        """Serve a policy from now on.
+
+        Args:
+            file: with the weights. model: the configuration. additions: scaling of the low-rank additions by layer.
+            base: a served policy that has the same base weights. The file then holds only the additions.
+        """
         await self.dismiss([policy])
         whole = wire.empty_model(model).to(self.device) if base is None else self._bases[base]
         made = wire.with_additions(whole, additions, self._file(file)) if additions else whole
@@ -89,22 +95,22 @@ class EngineServer:
         self._models[policy], self._bases[policy] = made, whole
 
     async def publish(self, policy: str, version: int, file: str) -> None:
-        """Take a policy's weights from a file."""
+        """Read new weights of a policy from a file."""
         wire.read_tensors(self._file(file), self._models[policy])
         self.engine.publish(policy, (), version)
 
     async def generate(self, request: dict[str, Any], close: list[str]) -> dict[str, Any]:
-        """A response, after these sessions were closed."""
+        """Close these sessions, and then generate a response."""
         for session in close:
             self.engine.close(session)
         return wire.response_json(await self.engine.generate(wire.request_of(request)))
 
     async def fork(self, session: str, new_session: str) -> None:
-        """A session that goes on from where another one stands."""
+        """Make a session with the same history as another one."""
         self.engine.fork(session, new_session)
 
     async def dismiss(self, policies: list[str]) -> None:
-        """Serve these policies no longer."""
+        """Stop serving these policies."""
         for policy in policies:
             self.engine.dismiss(policy)
             self._models.pop(policy, None)
@@ -112,12 +118,12 @@ class EngineServer:
 
     def _file(self, name: str) -> Path:
         if Path(name).name != name:
-            raise ContractError(where="engine process", what=f"{name!r} is no name of a file in its folder.")
+            raise ContractError(where="engine process", what=f"{name!r} is a path, and only a file name is allowed.")
         return self.folder / name
 
 
 async def listen(server: EngineServer, host: str, port: int) -> None:
-    """Answer until the process ends; the first line of output tells the port as JSON."""
+    """Answer messages until the process ends. The first line of output is JSON with the port."""
     listening = await asyncio.start_server(server.answer, host, port, limit=wire.LARGEST_HEAD)
     print(json.dumps({"port": listening.sockets[0].getsockname()[1]}), flush=True)
     async with listening:
@@ -125,7 +131,7 @@ async def listen(server: EngineServer, host: str, port: int) -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()  # until whoever started the process closes the pipe, or has died
+    sys.stdin.buffer.read()  # returns when the parent process closes the pipe or dies
     os._exit(0)
 
 
@@ -136,18 +142,18 @@ def _is_loopback(host: str) -> bool:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the engine process from the command line."""
     parser = argparse.ArgumentParser(prog="python -m palaestra.engines.serve")
-    parser.add_argument("--folder", type=Path, required=True, help="where clients put weights")
+    parser.add_argument("--folder", type=Path, required=True, help="clients write weights into it")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8760, help="0: any that is free")
+    parser.add_argument("--port", type=int, default=8760, help="0: any free port")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, help="of one product of matrices; numbers depend on it")
-    parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
-    parser.add_argument("options", nargs="*", help="of the in-process engine: max_sessions=256")
+    parser.add_argument("--threads", type=int, help="threads of torch; the generated numbers depend on it")
+    parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
+    parser.add_argument("options", nargs="*", help="options of the in-process engine, such as max_sessions=256")
     given, token = parser.parse_args(), os.environ.get(wire.TOKEN, "")
     if not token and not _is_loopback(given.host):
-        parser.error(f"--host {given.host} lets other machines in: set {wire.TOKEN} to a secret that clients know.")
+        parser.error(f"--host {given.host} opens it to other machines. Set {wire.TOKEN} to a secret that clients know.")
     if given.threads is not None:
         torch.set_num_threads(given.threads)
     if given.with_parent:

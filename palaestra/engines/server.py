@@ -1,4 +1,4 @@
-"""One policy being served: places sessions in slots, runs batches, draws tokens."""
+"""The server of one policy in the in-process engine: it gives sessions a slot, runs batches and draws tokens."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class PolicyServer:
 
     Args:
         name: of the policy, for messages.
-        model: the causal LM; shared with the trainer, never copied.
+        model: the causal language model. The trainer uses the same object.
         statistics: counters, shared with the engine.
         version: of the weights.
         max_sessions: most slots.
-        max_length: most ids per session; None: the model's context.
-        chunk_tokens: most new ids per forward pass.
+        max_length: most ids of a session; None: the context length of the model.
+        chunk_tokens: most new ids in one forward pass, unless one session has more.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PolicyServer:
 
     # ---- sessions -----------------------------------------------------------------------------------------
     def weights_changed(self, version: int) -> None:
-        """Everything cached belongs to older weights from now on; sessions notice it when they are next used."""
+        """Make all caches invalid, since they belong to older weights. A session is computed anew at its next use."""
         self.version = version
         self.epoch += 1
         self._store.forget_all()
@@ -74,9 +74,9 @@ class PolicyServer:
 
     @torch.inference_mode()
     def fork(self, session: SessionState) -> SessionState:
-        """A session with the same ids, and the same keys and values if there is a slot for them.
+        """A new session with the same ids, and with the same keys and values if a slot is free.
 
-        What both read next, such as the answer of a tool, is computed once where it is the same.
+        If both sessions read the same ids next, such as the answer of a tool, these are computed only once.
         """
         copied = SessionState(ids=list(session.ids), epoch=session.epoch, forked=True)
         session.forked = True
@@ -86,7 +86,11 @@ class PolicyServer:
         return copied
 
     def _place(self, session: SessionState, *, evict: bool = False) -> bool:
-        """See to it that a session has a slot, and that its cache belongs to the present weights."""
+        """Give a session a slot, and drop a cache of older weights. Returns False, if no slot is free.
+
+        Args:
+            evict: take the slot of the idle session that was not used for the longest time.
+        """
         if session.epoch != self.epoch:
             session.cached, session.epoch = 0, self.epoch
         if session.slot is None:
@@ -109,7 +113,7 @@ class PolicyServer:
     # ---- one step -----------------------------------------------------------------------------------------
     @torch.inference_mode()
     def advance(self, sessions: Sequence[SessionState]) -> None:
-        """One more token for every session that has, or can get, a slot. A session that fails ends alone."""
+        """Draw one more token for every session that has a slot or can get one. A failed session stops no other."""
         ready = [session for session in sessions if self._place(session, evict=True)]
         leaders, followers = self._split(ready)
         answers = []
@@ -119,7 +123,10 @@ class PolicyServer:
         self._sample(self._finite(answers))
 
     def _split(self, sessions: Sequence[SessionState]) -> tuple[list[SessionState], list[SessionState]]:
-        """Jobs to compute; and those all of whose ids another session has, or will have after this step."""
+        """Split sessions into leaders, which are computed, and followers, which copy a result.
+
+        A follower has the same ids as another session that is cached already or computed in this step.
+        """
         leaders, followers = [], []
         fresh: set[tuple[int, ...]] = set()
         for session in sessions:
@@ -139,13 +146,13 @@ class PolicyServer:
             if len(sessions) == 1:
                 sessions[0].fail(self._failure(f"the forward pass failed: {type(error).__name__}: {error}"))
                 return []
-        # One of them is at fault; the others must not suffer.
+        # Compute the sessions one by one, so that only the faulty one fails.
         return [answer for session in sessions for answer in self._compute([session])]
 
     def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answer]:
         rows = []
         for session in sessions:
-            # What the slot held is overwritten from here on, whether the pass succeeds or not.
+            # The pass overwrites the slot from here on, even if it fails.
             self._store.forget(self._slot(session), beyond=session.cached)
             rows.append(Row(self._slot(session), session.cached, session.ids[session.cached :]))
         batch = Batch(rows, self._store)
@@ -168,13 +175,13 @@ class PolicyServer:
             statistics.prefill_tokens += new
         statistics.recomputed_tokens += max(0, session.seen - session.cached)
         if _may_share(session):
-            # A clone: a view would keep the logits of the whole batch in memory.
+            # A view, instead of a clone, would keep the logits of the whole batch in memory.
             self._store.remember(self._slot(session), tuple(session.ids), logits.clone())
         session.cached, session.forked = len(session.ids), False
         session.seen = max(session.seen, session.cached)
 
     def _take_over(self, sessions: Sequence[SessionState]) -> list[Answer]:
-        """Copy keys, values and logits of equal prompts. A session whose leader failed leads in the next step."""
+        """Copy keys, values and logits to followers. If its leader failed, a follower is a leader in the next step."""
         copies: dict[tuple[int, int], list[int]] = {}
         answers: list[Answer] = []
         for session in sessions:
@@ -200,7 +207,7 @@ class PolicyServer:
         return session.slot
 
     def _finite(self, answers: Sequence[Answer]) -> list[Answer]:
-        """Fail the sessions whose logits are not numbers."""
+        """The answers with finite logits. The sessions of the other answers fail."""
         if not answers:
             return []
         good = torch.stack([logits for _, logits in answers]).isfinite().all(-1).tolist()
@@ -242,18 +249,18 @@ class PolicyServer:
 
 
 def length_of(model: PreTrainedModel, max_length: int | None) -> int:
-    """Most ids of a session: those of the model's context, if it says one, or fewer."""
+    """The most ids of a session: the context length of the model (1024, if it declares none), or `max_length`."""
     context = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024)
     return min(max_length or context, context)
 
 
 def _may_share(session: SessionState) -> bool:
-    """Whether another session may have just these ids: before the first response, and after a fork."""
+    """Whether another session may have the same ids: before the first response, and after a fork."""
     return session.cached == 0 or session.forked
 
 
 def _chunks(sessions: Sequence[SessionState], limit: int) -> Iterator[list[SessionState]]:
-    """Cut sessions where their new ids pass `limit`; one session is never cut."""
+    """Put sessions into chunks of at most `limit` new ids. A single session with more is a chunk of its own."""
     chunk: list[SessionState] = []
     count = 0
     for session in sessions:

@@ -1,14 +1,15 @@
-"""What an engine process and its client say to each other: HTTP/1.1 with JSON bodies, weights through a shared folder.
+"""The protocol of an engine process and its client: HTTP/1.1 with JSON bodies. Weights go through a shared folder.
 
     POST /state                                                            → process, folder
-    POST /serve     policy, version, file, model, additions, base          a policy more, or the same one anew
-    POST /publish   policy, version, file                                  weights have changed
-    POST /generate  request, close                                         → response; first it closes sessions
+    POST /serve     policy, version, file, model, additions, base          serve a policy, or replace it
+    POST /publish   policy, version, file                                  read new weights
+    POST /generate  request, close                                         close sessions, then → response
     POST /fork      session, new_session
     POST /dismiss   policies
 
-A body but that of `/state` names the process that it means, as `/state` told it: what an earlier process knew, one that
-was started in its place does not. Answers are JSON; a status that is not 200 stands for an error.
+Except for `/state`, a body has the key `process`, with the name that `/state` has given. A process that was started in
+place of another one refuses it, since it has not the policies and sessions of the earlier process. Answers are JSON. A
+status other than 200 is an error.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def message(first: str, body: Any, *, token: str = "") -> bytes:
 
 
 async def read_message(reader: asyncio.StreamReader) -> tuple[list[str], dict[str, str], Any]:
-    """Words of the first line, headers in lower case, and the JSON body.
+    """The words of the first line, the headers with names in lower case, and the JSON body.
 
-    Raises: ConnectionError, if the other side has gone, or says what is no such message.
+    Raises: ConnectionError, if the connection ends, or if what arrives is not such a message.
     """
     try:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
@@ -66,7 +67,7 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[list[str], dict[st
 
 
 def request_json(request: Request, session: str, policy: str) -> dict[str, Any]:
-    """A request as JSON values, under the names that the process knows."""
+    """A request as JSON values, with the names that its session and policy have in the process."""
     said = {field.name: getattr(request, field.name) for field in fields(request)}
     rule = _rule_json(request.entropy_temperature)
     return {
@@ -79,14 +80,14 @@ def request_json(request: Request, session: str, policy: str) -> dict[str, Any]:
 
 
 def request_of(said: dict[str, Any]) -> Request:
-    """The request that these JSON values describe. Raises: ContractError, for a rule that is not the library's."""
+    """The request of these JSON values. Raises: ContractError, for a rule for temperatures from another package."""
     prompt, stop = np.array(said["prompt"], np.int32), tuple(said["stop"])
     rule = _rule_of(said["entropy_temperature"])
     return Request(**{**said, "prompt": prompt, "stop": stop, "entropy_temperature": rule})
 
 
 def _rule_json(value: Any) -> Any:
-    """A rule for temperatures: a dataclass of numbers and such dataclasses, with the names of their classes."""
+    """A rule for temperatures as JSON values: the fields of a dataclass, which may be nested, and the class name."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
     inner = {field.name: _rule_json(getattr(value, field.name)) for field in fields(value)}
@@ -94,18 +95,20 @@ def _rule_json(value: Any) -> Any:
 
 
 def _rule_of(said: Any) -> Any:
-    """The rule that `_rule_json` wrote. The process imports nothing but the library for it."""
+    """The rule that `_rule_json` wrote. Only modules of Palaestra are imported for it."""
     if not isinstance(said, dict):
         return said
     module, _, name = said["class"].partition(":")
     if not module.startswith("palaestra."):
-        raise ContractError(where="engine process", what=f"the rule `{name}` for temperatures is not the library's.")
+        raise ContractError(
+            where="engine process", what=f"the rule `{name}` for temperatures is not a part of Palaestra."
+        )
     made = getattr(importlib.import_module(module), name)
     return made(**{key: _rule_of(value) for key, value in said.items() if key != "class"})
 
 
 def response_json(response: Response) -> dict[str, Any]:
-    """A response as JSON values; float32 numbers survive the way there and back."""
+    """A response as JSON values. `response_of` gives exactly the same float32 numbers."""
     action = response.action
     arrays = {name: getattr(action, name) for name in ("tokens", "logprobs", "entropy", "versions")}
     lists = {name: None if array is None else array.tolist() for name, array in arrays.items()}
@@ -113,7 +116,7 @@ def response_json(response: Response) -> dict[str, Any]:
 
 
 def response_of(said: Mapping[str, Any]) -> Response:
-    """The response that these JSON values describe."""
+    """The response of these JSON values."""
     kinds = {"tokens": np.int32, "logprobs": np.float32, "entropy": np.float32, "versions": np.int32}
     arrays: dict[str, Any] = {
         name: None if said[name] is None else np.array(said[name], kind) for name, kind in kinds.items()
@@ -129,13 +132,13 @@ def error_json(error: PalaestraError) -> dict[str, Any]:
 
 
 def error_of(said: Mapping[str, Any]) -> PalaestraError:
-    """The error that these JSON values describe."""
+    """The error of these JSON values."""
     return ERRORS[said["error"]](**{name: value for name, value in said.items() if name != "error"})
 
 
 # ---- weights ----------------------------------------------------------------------------------------------
 def write_tensors(folder: Path, policy: str, version: int, tensors: Iterable[tuple[str, Tensor]]) -> Path:
-    """Tensors as `<policy>-<version>.safetensors`, which appears as a whole."""
+    """Write tensors to `<policy>-<version>.safetensors`. The file appears only when it is complete."""
     path = folder / f"{quote(policy, safe='')}-{version}.safetensors"
     beside = path.with_suffix(".tmp")
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors}, beside)
@@ -144,21 +147,23 @@ def write_tensors(folder: Path, policy: str, version: int, tensors: Iterable[tup
 
 
 def read_tensors(path: Path, model: nn.Module) -> None:
-    """Put the tensors of a file where the model has them.
+    """Copy the tensors of a file into the model.
 
-    Raises: ContractError, for a name that the model does not have, or another shape.
+    Raises: ContractError, for a tensor whose name or shape the model does not have.
     """
     places = dict(named_tensors(model))
     for name, tensor in load_file(path).items():
         if name not in places or places[name].shape != tensor.shape:
-            raise ContractError(where=f"engine process, {path.name}", what=f"the model has no tensor {name} like this.")
+            raise ContractError(
+                where=f"engine process, {path.name}", what=f"the model has no tensor {name} of this shape."
+            )
         places[name].copy_(tensor)
 
 
 def describe(model: Any) -> tuple[dict[str, Any], dict[str, float]]:
-    """A model's configuration, and the scaling of its low-rank additions by layer.
+    """The configuration of a model, and the scaling of its low-rank additions by layer.
 
-    Raises: ContractError, if its weights are not all there: additions of another kind.
+    Additions of another kind are not listed. `read_tensors` then refuses their tensors.
     """
     parts = {name: low_rank(part) for name, part in model.named_modules()}
     additions = {name: found[1].scaling for name, found in parts.items() if found is not None}
@@ -167,14 +172,14 @@ def describe(model: Any) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def empty_model(config: Mapping[str, Any]) -> Any:
-    """A model of this configuration, with any weights."""
+    """A model with this configuration and random weights."""
     options = {name: value for name, value in config.items() if name not in ("model_type", "dtype")}
     made = AutoConfig.for_model(config["model_type"], **options)
     return AutoModelForCausalLM.from_config(made, dtype=getattr(torch, config["dtype"])).eval().requires_grad_(False)
 
 
 def with_additions(base: Any, additions: Mapping[str, float], path: Path) -> Any:
-    """A model over the base's weights, whose layers add what a file has for them."""
+    """A model that shares the weights of the base and has the low-rank additions of a file."""
     model, tensors, device = sharing(base), load_file(path), next(base.parameters()).device
 
     def product(weight: Tensor) -> nn.Linear:

@@ -1,1 +1,1 @@
-"""Evaluation: panels, statistics, comparisons, plots and the report. This file loads none of them."""
+"""Evaluation: panels, statistics, comparisons, plots and the report. This package file imports none of them."""

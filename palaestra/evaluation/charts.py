@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colors from the page, so that they are readable on light and on dark."""
+"""Draws panels as SVG for the report. The page sets the colors, so charts are readable in light and dark mode."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from palaestra.evaluation.page import rendered
 
 
 def chart(panel: Panel, *, x_label: str) -> Markup:
-    """One panel as an SVG figure with its title and legend."""
+    """Draw one panel as an SVG figure with title and legend."""
     return rendered("chart.html", panel=panel, frame=_Frame(panel), x_label=x_label)
 
 
 class _Frame:
-    """Maps data to places on the picture; `left`, `right`, `top` and `floor` bound the curves."""
+    """Maps data to positions in the picture. The curves lie between `left`, `right`, `top` and `floor`."""
 
     width, height = 360, 220
     left, right, top, floor = 46, 348, 10, 186
@@ -57,6 +57,6 @@ def ticks(low: float, high: float, *, about: int = 4) -> list[float]:
 def _range(columns: list[Array]) -> tuple[float, float]:
     values = np.concatenate(columns)
     low, high = float(values.min()), float(values.max())
-    # A constant needs some height, or there is no scale; a tiny one relative to its size would be noise only.
+    # A constant curve needs a range, or it has no scale. A range far smaller than the values would show only noise.
     margin = max(abs(high), 1.0) * 0.05
     return (low - margin, high + margin) if high - low <= 1e-9 * max(abs(high), 1.0) else (low, high)

@@ -1,7 +1,4 @@
-"""Comparison of arms: learning curves of several recipes and seeds, at an equal budget, with intervals.
-
-Knows curves and statistics. Knows nothing of recipes, methods or how runs are started.
-"""
+"""Compares arms: learning curves of several methods and seeds, at an equal budget, with intervals and verdicts."""
 
 from __future__ import annotations
 
@@ -52,13 +49,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmResult:
-    """What one arm reached at the budget.
+    """The result of one arm at the budget.
 
     Attributes:
-        final: the curve's value at the budget.
-        area: the curve's mean height up to the budget.
-        updates: optimizer steps at the budget, by seed, where logged.
-        curves: (seeds, points) on the common grid; low, high: bounds of their mean, (points,).
+        runs: names of the run folders.
+        final: value of the curve at the budget.
+        area: mean height of the curve up to the budget.
+        updates: seed → optimizer steps at the budget, if logged.
+        curves: (seeds, points), on the common grid.
+        low, high: (points,), bounds of the mean curve.
     """
 
     name: str
@@ -74,10 +73,10 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """An arm minus the reference, seed by seed.
+    """The difference between an arm and the reference, seed by seed.
 
-    The verdict is "higher" or "lower" only if the bootstrap interval and Student's interval both exclude 0:
-    with few seeds the bootstrap alone is too narrow.
+    The verdict is "higher" or "lower" only if the bootstrap interval and Student's interval both exclude 0, because the
+    bootstrap interval alone is too narrow with few seeds.
     """
 
     per_seed: dict[int, float]
@@ -88,11 +87,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison:
-    """Arms at an equal budget.
+    """The comparison of several arms at an equal budget.
 
     Attributes:
-        budget: where the curves end, in units of `axis`.
-        grid: (points,), the common x of all curves; between logged points curves are linear.
+        metric: name of the compared metric.
+        axis: what the budget counts.
+        budget: where all curves end, on the axis.
+        reference: the arm that the others are compared with.
+        level: of all intervals.
+        resamples: of every bootstrap.
+        grid: (points,), the common x of all curves. Between logged points, curves are linear.
         differences: arm → "final" or "area" → difference to the reference.
     """
 
@@ -109,7 +113,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON values.
 
-        schema          which of these forms it is
+        schema          version of this format
         metric          name of the compared metric
         axis            what the budget counts: environment_steps, tokens, updates or step
         budget          where all curves end, on the axis
@@ -117,7 +121,7 @@ class Comparison:
         level           of all intervals
         method          of every bootstrap: BCa
         resamples       of every bootstrap
-        interpolation   between logged points
+        interpolation   of curves between logged points
         versions        package → version
         grid            the common x of all curves
         arms            arm → seeds; runs (folder names); final and area (mean height), each with per_seed (seed →
@@ -148,7 +152,7 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """What a reader must know beside the numbers."""
+        """The sentences that a reader must know to read the numbers."""
         fewest = min(len(arm.seeds) for arm in self.arms)
         lines = [
             f"All curves end at {self.budget:g} {self.axis}; between logged points they are linear.",
@@ -187,7 +191,7 @@ class Comparison:
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """The arms' mean curves with their bands, as PNG or SVG by the ending of `path`."""
+    """Draw the mean curves of the arms with their intervals, as PNG or SVG by the suffix of `path`."""
     series = [
         Series(
             name=f"{arm.name} ({len(arm.seeds)} seeds)",
@@ -213,21 +217,22 @@ def compare(
     axis: str = ENVIRONMENT_STEPS,
     points: int = 41,
 ) -> Comparison:
-    """Put learning curves on a common grid up to an equal budget, and say what differs.
+    """Compare the learning curves of arms on a common grid up to an equal budget.
 
     Args:
         metric: a name in the logs, such as `eval/rooms/success`.
-        budget: where all curves end; default: where the shortest run ended.
+        budget: where all curves end; default: where the shortest run ends.
         reference: the arm that others are compared with; default: the first.
         resamples: Higher: smoother bounds, slower. Usual: 10000.
         level: of all intervals. Higher: wider. Usual: 0.95.
         axis: `environment_steps`, `tokens`, `updates` or `step`.
-        points: of the grid.
+        points: number of points of the grid.
 
-    Raises: RunFolderError, if a run ends before the budget; UnknownName, for a metric or reference nobody has.
+    Raises: RunFolderError, if a run ends before the budget; UnknownName, if no run has the metric or no arm is the
+        reference; InvalidData, without arms.
     """
     if not arms:
-        raise InvalidData(where="compare", what="there is no arm.", remedy="Give at least one method.")
+        raise InvalidData(where="compare", what="it needs at least one arm, found none.", remedy="Give a method.")
     names = [arm.name for arm in arms]
     chosen = reference if reference is not None else names[0]
     if chosen not in names:
@@ -255,11 +260,11 @@ def compare(
 
 
 def recomputed(found: Mapping[str, Any], *, order: Sequence[str]) -> Comparison:
-    """A comparison in its JSON form, with every interval and verdict computed anew from the curves of its seeds.
+    """Compute every interval and verdict of a stored comparison again, from the curves of its seeds.
 
     Args:
-        found: what `Comparison.to_json` gave, perhaps an earlier version of it.
-        order: the arms, as tables list them.
+        found: the result of `Comparison.to_json`, also of an earlier version.
+        order: names of the arms in the order for tables.
     """
     grid = np.asarray(found["grid"], np.float64)
     how = {"level": found["level"], "resamples": found["resamples"]}
@@ -284,7 +289,7 @@ def recomputed(found: Mapping[str, Any], *, order: Sequence[str]) -> Comparison:
 def difference(
     values: Mapping[int, float], reference: Mapping[int, float], *, level: float = 0.95, resamples: int = 10_000
 ) -> Difference:
-    """Compare two arms on the seeds that both have."""
+    """Compare two arms on the seeds that both have. Both arguments map a seed to a value."""
     seeds = sorted(values.keys() & reference.keys())
     first, second = [values[seed] for seed in seeds], [reference[seed] for seed in seeds]
     per_seed = {seed: a - b for seed, a, b in zip(seeds, first, second, strict=True)}
@@ -323,7 +328,7 @@ def _arm_result(
     level: float,
     resamples: int,
 ) -> ArmResult:
-    """What the curves of an arm, seed → heights on the grid, say of it."""
+    """Compute the result of an arm. `heights` maps a seed to the values of its curve on the grid."""
     curves, seeds = np.stack([*heights.values()]), list(heights)
     low, high = mean_band(curves, level=level, resamples=resamples)
     return ArmResult(

@@ -1,6 +1,6 @@
-"""Curves: what a run's metrics look like, as panels, and as a picture drawn by matplotlib.
+"""Makes panels of curves from the metrics of a run, and draws them as a picture with matplotlib.
 
-The report draws the same panels in the page's colors (`charts.py`).
+The report draws the same panels as SVG (`charts.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from palaestra.store.lines import STEP
 
 Array = NDArray[np.float64]
 
-# Told apart by people who see colors differently (Okabe and Ito); the first is the house's own.
+# People with color blindness can tell these apart (Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 
-# Title and pattern of the metric's name; the group, where there is one, names the series.
+# Title, and pattern of the names of metrics. A group in the pattern gives the name of the series.
 PANELS: tuple[tuple[str, str], ...] = (
     ("Success in evaluations", r"eval/(.+)/success"),
     ("Return in evaluations", r"eval/([^/]+)/return"),
@@ -46,7 +46,7 @@ PANELS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Series:
-    """One line: x and y, (points,) each; low and high: the bounds of its band."""
+    """One line: x and y, (points,) each; low and high are the bounds of its band."""
 
     name: str
     x: Array
@@ -57,16 +57,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Panel:
-    """One set of axes."""
+    """One diagram with its title and its lines."""
 
     title: str
     series: list[Series]
 
 
 def panels_of(metrics: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """The panels for which a run has logged anything, in the order of `PANELS`.
+    """The panels for which a run has logged a metric, in the order of `PANELS`.
 
-    Args: the records of `metrics.jsonl` and `evaluations.jsonl`.
+    Args:
+        metrics: the records of `metrics.jsonl`.
+        evaluations: the records of `evaluations.jsonl`.
     """
     records = sorted([*metrics, *evaluations], key=lambda record: record[STEP])
     names = sorted({name for record in records for name in record})
@@ -98,15 +100,17 @@ def _column(records: Sequence[Mapping[str, Any]], name: str) -> Array:
 
 
 def draw(panels: Sequence[Panel], path: str | os.PathLike[str], *, x_label: str, columns: int = 3) -> Path:
-    """Draw panels in a grid, as PNG or SVG by the ending of `path`; equal panels give equal bytes.
+    """Draw panels in a grid, as PNG or SVG by the suffix of `path`. Equal panels give equal bytes.
 
-    A band is drawn for more than 3 points, bars for fewer or where points are far apart.
+    Intervals are drawn as a band for more than 3 points, and as bars for fewer.
+
+    Returns: the path.
     Raises: RunFolderError, on a full disk.
     """
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = (7.6, 4.4) if len(panels) == 1 else (4.2 * columns, 2.9 * rows)
-    # A figure of its own, without pyplot, needs no display and leaves no global state behind.
+    # A figure without pyplot needs no display and changes no global state.
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     for place, panel in enumerate(panels, start=1):
         _draw_panel(figure.add_subplot(rows, columns, place), panel, x_label)
@@ -114,7 +118,7 @@ def draw(panels: Sequence[Panel], path: str | os.PathLike[str], *, x_label: str,
     drawn = io.BytesIO()
     kind = target.suffix.lstrip(".") or "png"
     stamp = {"Date": None} if kind == "svg" else {"Software": None}
-    with rc_context({"svg.hashsalt": "palaestra"}):  # else an SVG has random ids
+    with rc_context({"svg.hashsalt": "palaestra"}):  # otherwise an SVG has random ids
         figure.savefig(drawn, format=kind, dpi=150, metadata=stamp)
     write_atomic(target, drawn.getvalue())
     return target

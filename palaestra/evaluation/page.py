@@ -1,4 +1,4 @@
-"""The templates of the report (`templates/`), and how they write numbers. Text from runs is escaped by them."""
+"""Fills in the templates of the report (`templates/`). They escape all text that comes from runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palaestra.data import Observation
 
 
 def rendered(template: str, **values: Any) -> Markup:
-    """A file of `templates/`, filled in."""
+    """Fill in a file of `templates/`. Returns the HTML."""
     return Markup(_templates().get_template(template).render(values))
 
 

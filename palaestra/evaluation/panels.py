@@ -1,7 +1,4 @@
-"""Panels: what finished episodes on evaluation tasks say about a policy.
-
-Knows trajectories and their outcomes. Knows nothing of how they were played or trained for.
-"""
+"""Summarizes the episodes of a panel of evaluation tasks: success, return, turns, stop reasons and failures."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from palaestra.data import Trajectory
 from palaestra.errors import InvalidData
 from palaestra.evaluation.statistics import Interval, bootstrap_interval, wilson_interval
 
-FEW = 10.0  # returns below this are written with three places
+FEW = 10.0  # returns with an absolute value below this have three decimals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +22,18 @@ class Evaluation:
 
     Attributes:
         name: of the panel, as in `eval/<name>/success`.
-        n: episodes, failed ones included.
-        success: share of successes with Wilson's interval; None if the environment knows no success.
-        successes: how many.
-        returns: mean return of the episodes that did not fail, with a bootstrap interval; None if all failed.
-            With several agents the return of an episode is the mean over them; `agents` has each.
-        turns: mean number of acts of an episode.
-        stops: episodes by stop reason.
-        invalid: share of acts which the environment could not read.
-        errors: failed episodes by the boundary that failed; they count as failures of the panel.
+        n: number of episodes, with failed ones.
+        success: share of successes with Wilson's interval; None if the environment reports no success.
+        successes: number of successes; None if the environment reports no success.
+        returns: mean return of the episodes that did not fail, with a bootstrap interval; None if all failed. With
+            several agents, the return of an episode is the mean over its agents.
+        turns: mean number of acts in an episode.
+        stops: stop reason → number of episodes.
+        invalid: share of acts that the environment could not read.
+        errors: boundary → number of episodes that failed there. They count as failures of the panel.
+        agents: agent → its mean return.
         info_means: means of the numbers in the environment's last info, over the episodes that give them.
-        fault: what the first failed episode says.
+        fault: error message of the first failed episode.
     """
 
     name: str
@@ -53,11 +51,11 @@ class Evaluation:
 
     @property
     def failed(self) -> int:
-        """Episodes that failed."""
+        """The number of failed episodes."""
         return sum(self.errors.values())
 
     def metrics(self) -> dict[str, float]:
-        """Metrics under `eval/<name>/`: success and return with `_low` and `_high`, turns, shares of stop reasons."""
+        """The metrics `eval/<name>/…`: success and return with `_low` and `_high`, turns, shares of stop reasons …"""
         values: dict[str, float] = {
             "tasks": self.n,
             "turns": self.turns,
@@ -78,15 +76,16 @@ class Evaluation:
 def summarize(
     trajectories: Sequence[Trajectory], *, name: str, success_at: float = 1.0, level: float = 0.95, seed: int = 0
 ) -> Evaluation:
-    """The result of a panel.
+    """Compute the result of a panel.
 
     Args:
         trajectories: one finished episode for each task.
+        name: of the panel.
         success_at: an outcome of at least this is a success.
         level: of both intervals. Higher: wider. Usual: 0.95.
         seed: of the bootstrap.
 
-    Raises: InvalidData, if there is no trajectory.
+    Raises: InvalidData, if there are no trajectories.
     """
     if not trajectories:
         raise InvalidData(
@@ -114,7 +113,7 @@ def summarize(
 
 
 def _successes(trajectories: Sequence[Trajectory], success_at: float) -> int | None:
-    # A score is an outcome too, but nobody said from where on it is a success.
+    # A score is an outcome too, but nothing says from which score on it is a success.
     known = any(t.outcome is not None and ("success" in t.info or "score" not in t.info) for t in trajectories)
     if not known and not all(t.error for t in trajectories):
         return None
@@ -132,7 +131,7 @@ def _returns_of_agents(whole: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def info_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Means of the numbers that the environment told of whole episodes in its last info, by name."""
+    """Means of the numbers in the environment's last info, by name."""
     found: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.info.items():
@@ -143,17 +142,17 @@ def info_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 # ---- lines ------------------------------------------------------------------------------------------------
 def result_line(evaluation: Evaluation, *, tasks: str = "") -> str:
-    """`success 0.912 on 256 held-out tasks`; `return 487.2 on …` where the environment knows no success.
+    """`success 0.912 on 256 held-out tasks`; `return 487.2 on …` if the environment reports no success.
 
     Args:
-        tasks: what is known of the tasks, from `tasks_line`.
+        tasks: describes the tasks, from `tasks_line`.
     """
     word, value = _headline(evaluation)
     return f"{word} {value} on {tasks or tasks_line(evaluation.n, None)}"
 
 
 def tasks_line(n: int, shared: int | None, *, different: int | None = None) -> str:
-    """`256 held-out tasks`, or what is known instead.
+    """The number of tasks, and whether they were held out from training.
 
     >>> tasks_line(64, 0), tasks_line(64, 9), tasks_line(64, None)
     ('64 held-out tasks', '64 tasks, 9 of them also trained on', '64 tasks of the split eval')
@@ -161,9 +160,9 @@ def tasks_line(n: int, shared: int | None, *, different: int | None = None) -> s
     '64 episodes of one task'
 
     Args:
-        n: tasks of the evaluation.
-        shared: how many of them have a problem that was trained on; None: nobody knows.
-        different: how many different problems they have; None: nobody knows.
+        n: number of tasks of the evaluation.
+        shared: number of them whose problem was trained on; None: unknown.
+        different: number of different problems; None: unknown.
     """
     if different == 1 and n > 1:
         return f"{n} episodes of one task"
@@ -173,7 +172,7 @@ def tasks_line(n: int, shared: int | None, *, different: int | None = None) -> s
 
 
 def interval_line(evaluation: Evaluation) -> str:
-    """`success 0.945, 95 % interval 0.910 to 0.967 (Wilson, 242 of 256)`."""
+    """The result with its interval, as in `success 0.945, 95 % interval 0.910 to 0.967 (Wilson, 242 of 256)`."""
     if evaluation.success is not None:
         inside = f"Wilson, {evaluation.successes} of {evaluation.n}"
         return f"success {_spelled(evaluation.success, '.3f')} ({inside})"
@@ -186,7 +185,7 @@ def interval_line(evaluation: Evaluation) -> str:
 
 
 def failure_line(evaluation: Evaluation) -> str:
-    """`3 of 256 episodes failed (engine 1, environment 2) and count as failures`, and the first; empty if none did."""
+    """`3 of 256 episodes failed (engine 1, environment 2) …`, with the first error; empty if none failed."""
     if not evaluation.failed:
         return ""
     places = ", ".join(f"{boundary} {count}" for boundary, count in evaluation.errors.items())
@@ -205,7 +204,7 @@ def _headline(evaluation: Evaluation) -> tuple[str, str]:
 
 
 def form(value: float) -> str:
-    """How a return is written: with three places where it is small."""
+    """The format of a return: three decimals if it is small, else one."""
     return ".3f" if abs(value) < FEW else ".1f"
 
 

@@ -1,6 +1,6 @@
 """The report: one HTML file in the run folder with the recipe, evaluations, curves and sampled episodes.
 
-The file loads nothing from the network. What it looks like is said by `templates/report.html`.
+The file loads nothing from the network. Its template is `templates/report.html`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ Record = Mapping[str, Any]
 
 
 def write_report(folder: RunFolder, *, title: str | None = None, transcripts: int = 6) -> Path:
-    """Write `report.html` from what the run folder holds; parts without data are left out.
+    """Write `report.html` from the logs of the run folder. Sections without data are left out.
 
     Args:
-        title: default: the folder's name.
-        transcripts: most episodes shown, from the last iteration that kept any. Usual: 6.
+        title: default: the name of the folder.
+        transcripts: largest number of episodes to show, from the last iteration that has stored any. Usual: 6.
 
+    Returns: the path of the report.
     Raises: RunFolderError, if a log is damaged or the disk is full.
     """
     metrics, evaluations = read(folder / METRICS), read(folder / EVALUATIONS)
@@ -48,7 +49,7 @@ def write_report(folder: RunFolder, *, title: str | None = None, transcripts: in
 
 
 def _panels(evaluations: Sequence[Record]) -> dict[str, list[Record]]:
-    """Name of a panel → its evaluations. What was measured is named without the `eval/<panel>/` in front."""
+    """Name of a panel → its evaluations. The names of metrics have no prefix `eval/<panel>/`."""
     found: dict[str, list[Record]] = {}
     for line in evaluations:
         for name in line:
@@ -58,7 +59,7 @@ def _panels(evaluations: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _spent(metrics: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    """What the run has used of its budget: numbers and what they count."""
+    """How much of its budget the run has used: numbers and what they count."""
     if metrics:
         for key, label in (
             (STEP, "iterations"),
@@ -78,7 +79,7 @@ def _time(timings: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 
 def _stops(metrics: Sequence[Record], panels: Mapping[str, Sequence[Record]]) -> Iterator[tuple[str, str, float]]:
-    """Where, why, and what share of the episodes ended so."""
+    """For each panel and for training: a stop reason, and the share of the episodes that ended by it."""
     lines = [(f"{panel}, last evaluation", evaluations[-1]) for panel, evaluations in panels.items()]
     lines += [("training, last iteration", metrics[-1])] if metrics else []
     names = sorted(reason.value for reason in StopReason)
@@ -89,13 +90,13 @@ def _stops(metrics: Sequence[Record], panels: Mapping[str, Sequence[Record]]) ->
 
 
 def _latest(episodes: Sequence[tuple[int, str, Trajectory]], most: int) -> list[tuple[int, str, Trajectory]]:
-    """The first episodes of the last iteration that kept any."""
+    """The first episodes of the last iteration that has stored any."""
     last = max((iteration for iteration, _, _ in episodes), default=0)
     return [each for each in episodes if each[0] == last][:most]
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str, str]]:
-    """Key, value and origin; an entry `{"value": …, "origin": …}` is a leaf, other mappings are sections."""
+    """Key, value and origin of each setting. A mapping `{"value": …, "origin": …}` is one; others are sections."""
     if isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "origin"}:
         yield path, _text(value["value"]), str(value.get("origin", ""))
     elif isinstance(value, Mapping) and value:

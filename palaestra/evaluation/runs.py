@@ -1,7 +1,4 @@
-"""Runs and arms: what comparisons read from run folders.
-
-Knows the logs of run folders. Knows nothing of statistics, recipes or how runs are started.
-"""
+"""Reads the runs and arms of a comparison from run folders."""
 
 from __future__ import annotations
 
@@ -23,20 +20,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run's logged lines, evaluations and iterations together, each with the budget spent until then."""
+    """The logged lines of one run: iterations and evaluations, each with the budget that the run had used by then."""
 
     name: str
     seed: int
     lines: tuple[Mapping[str, Any], ...]
 
     def logs(self, metric: str) -> bool:
-        """Whether any line has the metric."""
+        """Whether the run has logged the metric."""
         return any(line.get(metric) is not None for line in self.lines)
 
     def curve(self, metric: str, *, axis: str = ENVIRONMENT_STEPS) -> tuple[Array, Array]:
-        """(x, y), x strictly ascending; at equal x the last line counts.
+        """The curve (x, y) of a metric over an axis. x is strictly ascending; of lines with equal x the last counts.
 
-        Raises: UnknownName, if no line has the metric; the nearest names are given.
+        Raises: UnknownName, with the nearest names, if no line has the metric.
         """
         points = {}
         for line in self.lines:
@@ -46,9 +43,9 @@ class Run:
             known = {name for line in self.lines for name in line}
             raise UnknownName(
                 where=f"compare: run {self.name}",
-                what=f"it logged no `{metric}` over `{axis}`.",
+                what=f"it has logged no `{metric}` with `{axis}`.",
                 options=nearest(metric, known) or sorted(name for name in known if name.startswith("eval/"))[:12],
-                remedy="Name another metric with `--metric`, or let the runs evaluate (`evaluation.every`).",
+                remedy="Choose another metric with `--metric`, or let the runs evaluate (`evaluation.every`).",
             )
         x = sorted(points)
         return np.array(x), np.array([points[at] for at in x])
@@ -63,19 +60,19 @@ class Arm:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds, ascending."""
+        """The seeds in ascending order."""
         return [run.seed for run in self.runs]
 
 
 def load_arm(
     name: str, run_folders: Sequence[str | os.PathLike[str] | RunFolder], *, seeds: Sequence[int] | None = None
 ) -> Arm:
-    """The runs of one arm.
+    """Read the runs of one arm.
 
     Args:
-        seeds: one for each folder; by default what `recipe.json` says under `seed`.
+        seeds: one for each folder; default: `seed` in its `recipe.json`.
 
-    Raises: RunFolderError, if a folder holds no run, or two have the same seed.
+    Raises: RunFolderError, if a folder holds no run, or two runs have the same seed.
     """
     folders = [item if isinstance(item, RunFolder) else RunFolder.open(item) for item in run_folders]
     if not folders:
@@ -84,8 +81,8 @@ def load_arm(
     if len(set(numbers)) < len(folders):
         raise RunFolderError(
             where=f"compare: arm {name}",
-            what=f"its runs do not have different seeds: {numbers}.",
-            remedy="Two runs of one seed are one run; give each its own `seed`.",
+            what=f"several of its runs have the same seed: {numbers}.",
+            remedy="Give each run its own `seed`. Runs of one seed are equal.",
         )
     runs = [_load_run(folder, seed) for folder, seed in zip(folders, numbers, strict=True)]
     return Arm(name=name, runs=tuple(sorted(runs, key=lambda run: run.seed)))
@@ -97,7 +94,7 @@ def _seed_of(folder: RunFolder) -> int:
 
 
 def _load_run(folder: RunFolder, seed: int) -> Run:
-    """Lines in order of iteration; an evaluation line without a budget takes that of its iteration."""
+    """Read the lines in the order of iterations. An evaluation without a budget gets that of its iteration."""
     iterations = read(folder / METRICS)
     spent = {0: {ENVIRONMENT_STEPS: 0, UPDATES: 0}}
     for line in iterations:

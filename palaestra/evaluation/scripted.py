@@ -1,7 +1,4 @@
-"""Scripted play: an environment's expert, or random acts, on given tasks; and one hash over whole episodes.
-
-Knows environments by name, scripted policies and the runner. Knows nothing of training.
-"""
+"""Plays given tasks with an environment's expert or with random acts, and computes one hash over whole episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from palaestra.registry import part
 from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
 
-EPISODES = 50  # that a panel's hash of whole episodes speaks of
+EPISODES = 50  # first episodes of a panel, over which its hash is computed
 TURNS = 200
 
 
@@ -35,12 +32,14 @@ def play_scripted(
     settings: RolloutSettings | None = None,
     make: Callable[[], Any] | None = None,
 ) -> list[Trajectory]:
-    """One episode of each task, all roles played by one scripted policy.
+    """Play one episode of each task. One scripted policy plays all roles.
 
     Args:
-        policy: "expert" or "random". seed: of random acts.
-        settings: limits and workers; default 200 turns, in the event loop.
-        make: gives an environment; default the registered one.
+        environment, options: the registered name and the options of the environment.
+        policy: "expert" or "random".
+        seed: of random acts.
+        settings: limits and workers; default: at most 200 turns, in the event loop.
+        make: makes the environment; default: the registered one with `options`.
     """
     make = make or functools.partial(part("environment", environment).target, **options)
     source = make()
@@ -66,9 +65,12 @@ def play_scripted(
     return played
 
 
-# ---- sameness ---------------------------------------------------------------------------------------------
+# ---- hashes -----------------------------------------------------------------------------------------------
 def episodes_hash(trajectories: Sequence[Trajectory]) -> str:
-    """Equal iff all observations, actions, rewards and ends are equal, in the tasks' order."""
+    """A hash of all observations, actions, rewards and ends, in the order of the tasks.
+
+    Raises: InvalidData, if an episode failed.
+    """
     digest = hashlib.sha256()
     for trajectory in sorted(trajectories, key=lambda one: (one.group, one.sample)):
         if trajectory.error is not None:
@@ -87,22 +89,23 @@ def _seen(seen: Observation) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """A JSON value; arrays as their rounded bytes' hash."""
+    """A JSON value. An array becomes a hash of its rounded numbers."""
     if isinstance(value, np.ndarray):
         return hashlib.sha256(np.round(value, 4).tobytes()).hexdigest()[:16]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def played_hash(entry: Panel, tasks: Sequence[Task], *, settings: RolloutSettings | None = None) -> str:
-    """The hash over random play of a panel's first 50 tasks."""
+    """Play the first 50 tasks of a panel at random. Returns the hash of the episodes."""
     played = play_scripted(entry.environment, entry.options, "random", tasks[:EPISODES], settings=settings)
     return episodes_hash(played)
 
 
 def verify_played(name: str, *, settings: RolloutSettings | None = None) -> Panel:
-    """The committed panel `name`, after its tasks, first observations and random episodes were made again.
+    """Make the tasks, first observations and random episodes of a panel again, and compare them with its hashes.
 
-    Raises: InvalidData, if anything differs from what was committed.
+    Returns: the panel.
+    Raises: InvalidData, if anything differs.
     """
     entry = panels()[name]
     tasks = verified(name, entry, part("environment", entry.environment).target(**entry.options))
@@ -110,8 +113,8 @@ def verify_played(name: str, *, settings: RolloutSettings | None = None) -> Pane
     if found != entry.played:
         raise InvalidData(
             where=f"panel {name}",
-            what=f"the same seeds give other episodes: hash {found}, committed {entry.played}.",
+            what=f"the same seeds give other episodes: the hash is {found}, and the committed one is {entry.played}.",
             remedy="Results could not be compared with earlier ones. Install the package versions of constraints.txt,\n"
-            "or find what is random beside the task's seed: sets, hash(), global generators, the clock.",
+            "or find what depends on more than the task's seed: sets, hash(), global generators, the clock.",
         )
     return entry

@@ -1,6 +1,6 @@
 """Intervals for success rates, returns and learning curves, computed by scipy.
 
-Everything is deterministic: a bootstrap takes a seed and gives the same interval each time.
+The same seed always gives the same bootstrap interval.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from scipy import stats
 
 from palaestra.errors import InvalidData
 
-METHOD = "BCa"  # of every bootstrap; comparisons name it
+METHOD = "BCa"  # of every bootstrap; comparisons report it
 
-_CHUNK = 4_000_000  # numbers drawn at once, which bounds the memory of a bootstrap
+_CHUNK = 4_000_000  # most numbers drawn at once, which limits the memory of a bootstrap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An estimate between two bounds; `level` is the share of such intervals that hold the truth."""
+    """An estimate with two bounds. `level` is the share of such intervals that contain the true value."""
 
     value: float
     low: float
@@ -29,7 +29,7 @@ class Interval:
     level: float = 0.95
 
     def excludes(self, point: float) -> bool:
-        """Whether `point` is outside."""
+        """Whether `point` is outside of the bounds."""
         return point < self.low or point > self.high
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Interval:
 
 # ---- proportions ------------------------------------------------------------------------------------------
 def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
-    """Wilson's score interval for a proportion; honest at 0, at 1 and for small n.
+    """Wilson's score interval for a proportion. It is reliable near 0 and 1 and for small n.
 
         (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n),   p = successes / n
 
@@ -51,20 +51,20 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     0.800 [0.490, 0.943]
     """
     if not 0 <= successes <= n or n == 0:
-        raise InvalidData(where="wilson_interval", what=f"{successes} successes of {n} give no proportion.")
+        raise InvalidData(where="wilson_interval", what=f"{successes} successes of {n} are not a proportion.")
     found = stats.binomtest(successes, n).proportion_ci(confidence_level=level, method="wilson")
     return Interval(value=successes / n, low=float(found.low), high=float(found.high), level=level)
 
 
 # ---- means ------------------------------------------------------------------------------------------------
 def bootstrap_interval(values: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
-    """BCa bootstrap of the mean: bias-corrected and accelerated, so that it follows skewed values (Efron 1987).
+    """Bias-corrected and accelerated (BCa) bootstrap interval of the mean, which suits skewed values (Efron 1987).
 
-    Fewer than three values, or values that are all equal, give no such interval. The bounds are then the smallest and
-    the largest value. With few values it is too narrow; look at `t_interval` too.
+    It is not defined for fewer than three values or for equal values. The bounds are then the smallest and the largest
+    value. With few values the interval is too narrow, so look at `t_interval` too.
 
     Args:
-        values: (n,), n > 0; one value gives an interval without width.
+        values: (n,), n > 0.
         level: in (0, 1). Higher: wider. Usual: 0.95.
         resamples: Higher: smoother bounds, slower. Usual: 2000 to 50000.
     """
@@ -76,22 +76,22 @@ def bootstrap_interval(values: ArrayLike, *, level: float = 0.95, resamples: int
 def paired_bootstrap(
     values: ArrayLike, reference: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Interval:
-    """Mean of the differences values − reference, pair by pair (same seed, same task), pairs drawn together.
+    """Bootstrap interval of the mean of values − reference. Pairs, such as values of one seed, are drawn together.
 
     Raises: InvalidData, if the two have different lengths.
     """
     first, second = _sample(values, where="paired_bootstrap"), _sample(reference, where="paired_bootstrap")
     if len(first) != len(second):
-        raise InvalidData(where="paired_bootstrap", what=f"{len(first)} values and {len(second)} are no pairs.")
+        raise InvalidData(where="paired_bootstrap", what=f"{len(first)} values and {len(second)} do not form pairs.")
     return bootstrap_interval(first - second, level=level, resamples=resamples, seed=seed)
 
 
 def mean_band(
     curves: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper bound of the mean curve at each point (BCa), whole curves drawn with replacement.
+    """Lower and upper bound of the mean curve at each point, by a BCa bootstrap that draws whole curves.
 
-    Where a point has fewer than three values, or equal ones, the bounds are the smallest and the largest.
+    At a point with fewer than three values or with equal values, the bounds are the smallest and the largest value.
 
     Args: curves: (seeds, points). Returns: two arrays (points,).
     """
@@ -101,9 +101,9 @@ def mean_band(
 def _bca(
     table: NDArray[np.float64], *, level: float, resamples: int, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Bounds of the mean of each row of a table (rows, values); the same draws for all rows.
+    """Bounds of the mean of each row of a table (rows, values). All rows use the same draws.
 
-    Returns: two arrays (rows,); the smallest and the largest value of a row where the interval is not defined.
+    Returns: two arrays (rows,). If the interval of a row is not defined, they have its smallest and largest value.
     """
     low, high = table.min(axis=1), table.max(axis=1)
     varied = np.flatnonzero(low < high)
@@ -124,13 +124,15 @@ def _bca(
 
 
 def t_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
-    """Student's interval for the mean, for few seeds: mean ± t · s / √n with n − 1 degrees of freedom.
+    """Student's interval for the mean: mean ± t · s / √n with n − 1 degrees of freedom. Use it with few seeds.
 
-    Exact for normal values. Raises: InvalidData, for fewer than two values.
+    It is exact for normally distributed values.
+
+    Raises: InvalidData, for fewer than two values.
     """
     sample = _sample(values, where="t_interval")
     if len(sample) < 2:
-        raise InvalidData(where="t_interval", what="one value says nothing about spread.", remedy="Run more seeds.")
+        raise InvalidData(where="t_interval", what="one value has no spread.", remedy="Run more seeds.")
     mean = float(sample.mean())
     reach = float(stats.t.ppf((1 + level) / 2, len(sample) - 1)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
     return Interval(value=mean, low=mean - reach, high=mean + reach, level=level)
@@ -138,9 +140,9 @@ def t_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
 
 # ---- learning curves --------------------------------------------------------------------------------------
 def area_under_curve(x: ArrayLike, y: ArrayLike) -> float:
-    """Mean height of a curve over its width, by trapezoids: fast and good learners are high.
+    """Mean height of a curve over its width, by trapezoids. It is high if learning is fast and ends high.
 
-    Args: x: ascending (n,), n > 0; y: (n,). One point gives its own height.
+    Args: x: ascending (n,), n > 0; y: (n,). A single point gives its height.
     """
     across, height = _sample(x, where="area_under_curve"), _sample(y, where="area_under_curve")
     width = across[-1] - across[0]
@@ -151,8 +153,8 @@ def area_under_curve(x: ArrayLike, y: ArrayLike) -> float:
 def _sample(values: ArrayLike, *, where: str) -> NDArray[np.float64]:
     sample = np.asarray(values, np.float64)
     if sample.ndim != 1 or len(sample) == 0:
-        raise InvalidData(where=where, what=f"it needs a list of at least one number, found shape {sample.shape}.")
+        raise InvalidData(where=where, what=f"it needs a list of at least one number, found the shape {sample.shape}.")
     if not np.isfinite(sample).all():
         bad = int(np.flatnonzero(~np.isfinite(sample))[0])
-        raise InvalidData(where=where, what=f"value {bad} is {sample[bad]}.", remedy="Leave it out, and say so.")
+        raise InvalidData(where=where, what=f"value {bad} is {sample[bad]}.", remedy="Leave it out, and report that.")
     return sample

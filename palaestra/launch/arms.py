@@ -1,7 +1,6 @@
-"""Running the arms of a comparison: every (arm, seed) is a run of its own, in a process of its own.
+"""Runs the arms of a comparison: each arm is trained once per seed, and each run has its own process.
 
-A run that is complete is left alone and one that was stopped is resumed, so that a comparison can be stopped and
-started at will.
+A comparison can be stopped and started again: complete runs are not repeated, and stopped ones are resumed.
 """
 
 from __future__ import annotations
@@ -19,33 +18,36 @@ from palaestra.store.folder import REPORT, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmRun:
-    """One run of one arm: its folder and the recipe arguments that make it."""
+    """One run of one arm, with its folder and the arguments of its recipe."""
 
     arm: str
     seed: int
     folder: Path
     arguments: tuple[str, ...]
-    clones: Path | None = None  # where runs that begin alike share their warm start
+    clones: Path | None = None  # folder in which runs with the same warm start share its weights
 
     @property
     def complete(self) -> bool:
-        """Whether it has run to its end (the report is its last file)."""
+        """Whether the run has ended. A run writes its report last."""
         return (self.folder / REPORT).exists()
 
     @property
     def overrides(self) -> list[str]:
-        """What is this run's alone."""
+        """The overrides that only this run has, beside its arguments."""
         shared = [] if self.clones is None else [f"warm_start.keep={self.clones}"]
         return [f"seed={self.seed}", f"run={self.folder}", "training.threads=1", *shared]
 
     def command(self) -> list[str]:
-        """The command line; resumes what is there."""
+        """The command line of the run. It resumes a run that its folder holds already."""
         resume = ["--resume"] if RunFolder(self.folder).holds_a_run else []
         return [sys.executable, "-m", "palaestra", "train", *self.arguments, *self.overrides, "--quiet", *resume]
 
 
 def run_all(runs: Sequence[ArmRun], *, parallel: int, say: Callable[[str], None]) -> None:
-    """Run what is not complete, `parallel` at a time.
+    """Run those that are not complete, `parallel` at a time.
+
+    Args:
+        say: gets a line when a run has ended.
 
     Raises: PalaestraError, with the output of the first run that failed; the others are stopped.
     """
@@ -77,6 +79,6 @@ def _close(run: ArmRun, process: subprocess.Popen[str], say: Callable[[str], Non
         raise PalaestraError(
             where=f"arm {run.arm}, seed {run.seed}",
             what=f"its run ended with exit code {process.returncode}:\n{output.strip()[-2000:]}",
-            remedy="Mend the cause and give the same command again: complete runs are kept.",
+            remedy="Correct the cause and give the same command again. Complete runs are kept.",
         )
     say(f"{run.arm}, seed {run.seed}: {output.strip().splitlines()[-1]}")

@@ -1,1 +1,1 @@
-"""Parts that are classics, or that two or more systems use. Each file holds the parts of one kind."""
+"""Classic parts, and parts that several systems use. Each file holds the parts of one kind."""

@@ -1,4 +1,4 @@
-"""Advantages from a critic: PPO with generalized advantage estimation, PPO-max, a warm-up."""
+"""Advantage estimators that use a critic: PPO with generalized advantage estimation, PPO-max, and a warm-up."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def ppo(
     whiten: bool = True,
     chain: Columns = ("trajectory", "agent"),
 ) -> Credit:
-    """Temporal differences of the critic's values, summed with weight (gamma · lam)^distance.
+    """Generalized advantage estimation: sum the critic's temporal differences with weight (gamma · lam)^distance.
 
         δ_u = r_u + gamma · V_{u+1} − V_u       A_u = δ_u + gamma · lam · A_{u+1}       target_u = A_u + V_u
 
-    V_{u+1} is 0 after a terminated row and the value of the next observation after a truncated one.
+    After a terminated row V_{u+1} is 0; after a truncated row it is the value of the next observation.
 
     Args:
         table: columns trajectory, agent, turn, reward, terminated, truncated; row_value (rows,) at level
             "row", value_old (tokens,) at level "token"; bootstrap_value (rows,) where a trajectory is truncated.
-        level: the unit of time. "row": one value and one advantage a step. "token": each response token.
+        level: the unit of time. "row": one value and one advantage per step. "token": one per response token.
         gamma: in [0, 1]. Higher: late rewards reach early units. Usual: rows 0.9–0.99, tokens 1.
         lam: in [0, 1]. Higher: less bias, more variance; 1 is reward to go − V. Usual: 0.95.
         gamma_in: discount between the tokens of one row, at level "token"; None: gamma.
-        whiten: standardize advantages over the units of the batch; targets stay as they are.
-        chain: rows that agree in these columns follow each other in time; each agent has its own values. Where
-            sub-agents are called, ("trajectory", "agent", "invocation") keeps each call to itself.
+        whiten: standardize the advantages over the units of the batch; the targets do not change.
+        chain: rows that agree in these columns follow each other in time; each agent has its own values. With
+            sub-agents, ("trajectory", "agent", "invocation") separates their calls.
 
-    Returns: Credit of float32 (rows,) or (tokens,); target NaN on rows of agents without a critic.
+    Returns: Credit of float32 (rows,) or (tokens,); the target is NaN on rows of agents without a critic.
     Raises: MissingColumn, without a critic or end flags; InvalidData, for values that are not finite, or a
         trajectory whose last row is neither terminated nor truncated.
     """
@@ -78,7 +78,7 @@ def ppo_max(
     clip: Positive | None = None,
     chain: Columns = ("trajectory", "agent"),
 ) -> Credit:
-    """Token-level generalized advantage estimation with a KL penalty inside the reward.
+    """Generalized advantage estimation over tokens, with a KL penalty in the reward.
 
         r_u = −kl_coefficient · (logprob_u − reference_u)  +  the row's reward, on its last token
         δ_u = r_u + gamma · V_{u+1} − V_u        A_u = δ_u + gamma · lam · A_{u+1}        target_u = A_u + V_u
@@ -87,17 +87,17 @@ def ppo_max(
         table: columns trajectory, agent, turn, reward, terminated, truncated, token_count; value_old,
             logprob_reference and logprob_old (else logprob_behavior), each (tokens,); bootstrap_value (rows,) where a
             trajectory is truncated.
-        kl_coefficient: ≥ 0. Higher: the policy stays nearer to the reference. 0 is token-level PPO. Usual: 0.01–0.02.
-        gamma: in [0, 1], per token. Lower: late rewards fade. Usual: 1.
+        kl_coefficient: ≥ 0. Higher: the policy stays closer to the reference. 0: PPO over tokens. Usual: 0.01–0.02.
+        gamma: in [0, 1], per token. Lower: late rewards count less. Usual: 1.
         lam: in [0, 1], per token. Higher: less bias, more variance. Usual: 0.95.
-        whiten: standardize advantages over the tokens of the batch; targets stay as they are.
-        clip: > 0, the largest size of an advantage, after whitening; None leaves it. Usual: none, or 0.5.
+        whiten: standardize the advantages over the tokens of the batch; the targets do not change.
+        clip: > 0, the largest absolute advantage, after whitening; None: no limit. Usual: None, or 0.5.
         chain: rows that agree in these columns follow each other in time; each agent has its own values.
 
-    Returns: Credit of float32 (tokens,); target NaN on tokens of agents without a critic.
+    Returns: Credit of float32 (tokens,); the target is NaN on tokens of agents without a critic.
     Raises: MissingColumn, without values, end flags or, if kl_coefficient > 0, a reference; InvalidData, for values or
         log-probabilities that are not finite, or a trajectory whose last row is neither terminated nor truncated.
-    Differs from the authors' code: rewards are scaled by a part of their own, `running_scale`.
+    Differs from the authors' code: rewards are not scaled here; the part `running_scale` does it.
     """
     reward = token_rewards(table, kl=kl_coefficient, where="ppo_max: kl_coefficient")
     estimate = lambda_return(table, gamma=gamma, lam=lam, level="token", reward=reward, by=chain)
@@ -116,13 +116,14 @@ def ppo_max(
     source="arXiv 2508.04280; arXiv 2510.12693, public code",
 )
 class CriticWarmup(StatefulPart):
-    """Advantages of 0 before iteration `iterations`, and as they are from then on.
+    """Set all advantages to 0 in the first iterations, so that only the critic learns.
 
-    The critic's targets stand from the beginning. In a body that policy and critic share, the value loss still moves
-    what both read; `critic_gradient: false` of the language policy prevents that.
+    If policy and critic share a body, the value loss still changes this body. `critic_gradient: false` of the language
+    policy prevents that.
 
     Args:
-        iterations: > 0. Higher: the policy waits for better values. Usual: 3.
+        iterations: > 0, number of iterations with advantages of 0. Higher: the values are better when the policy
+            begins to learn. Usual: 3.
     """
 
     def __init__(self, *, iterations: PositiveInt = 3) -> None:

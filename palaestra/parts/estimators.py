@@ -1,4 +1,4 @@
-"""Advantages that need no critic: GRPO and its relatives, and REINFORCE."""
+"""Advantage estimators that need no critic: GRPO and its variants, and REINFORCE."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from palaestra.registry import Columns, Discount, NonNegative, Scale, register
 
 @register("advantage", "dr_grpo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2503.20783")
 def dr_grpo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
-    """Subtract the group's mean return; very easy and very hard tasks are not blown up.
+    """Subtract the group's mean return. Without a deviation, very easy and very hard tasks get no larger weight.
 
         A_i = R_i − mean of R over the group
 
     Args:
         table: columns group, trajectory, reward, each (rows,).
-        peers: by, unit, singleton and zero_variance of `Peers`.
+        peers: the options by, unit, singleton and zero_variance of `Peers`.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two trajectories.
@@ -46,32 +46,33 @@ def dr_mas(
     penalty: NonNegative = 0.0,
     peers: Peers = Peers(by=("group", "agent"), unit="row"),
 ) -> Float[Tensor, " rows"]:
-    """Standardize the return over the rows of the same group and agent.
+    """Standardize the return over the rows of one agent in one group.
 
         s_r = R_r − penalty · invalid_r
         A_r = (s_r − mean of s over rows of this agent in the group) / (their deviation + 1e-6)
 
-    Under one baseline for all, the mean square advantage of an agent with mean μ_a and deviation σ_a is
-    (σ_a² + (μ_a − μ)²)/σ², which has no bound; under its own it is 1.
+    With one baseline for all agents, the mean square advantage of an agent with mean μ_a and deviation σ_a is
+    (σ_a² + (μ_a − μ)²)/σ², which has no upper bound. With a baseline for each agent it is 1.
 
     Args:
         table: columns group, trajectory, agent, reward, each (rows,); with a penalty also invalid, 1 where a
-            response could not be read; absent, if none was.
+            response could not be read. It may be absent if all responses could be read.
         scale: "std" divides by the deviation; "none" only centers.
-        returns: whose rewards a return sums; ("trajectory", "agent") gives each agent its own.
-        penalty: ≥ 0, what an unreadable response costs its own row and no other. Higher: formats are learned sooner.
-            Usual: 0.01 for searches, 0.1 for mathematics.
-        peers: the options of `Peers`, of which two mean more here:
-        by: ("group",) is the same estimator without the agents' own statistics: the missing ablation.
-            ("group", "agent", "turn") compares calls of one turn only, as AT-GRPO does (arXiv 2510.11062).
-        unit: "row": an agent that acts twice in a trajectory counts twice; "trajectory": once, and the price of an
-            unreadable response is spread over its rows. Where `returns` tell agents apart, each agent's return counts
-            once a trajectory.
+        returns: rows that agree in these columns share one return; ("trajectory", "agent") sums each agent's rewards
+            separately.
+        penalty: ≥ 0, subtracted from the score of a row with an unreadable response. Higher: the format is learned
+            sooner. Usual: 0.01 for searches, 0.1 for mathematics.
+        peers: the options of `Peers`. Two of them have further uses here:
+        by: ("group",) is the same estimator without statistics for each agent, as an ablation.
+            ("group", "agent", "turn") compares only calls of the same turn, as AT-GRPO does (arXiv 2510.11062).
+        unit: "row": an agent that acts twice in a trajectory counts twice. "trajectory": it counts once, and the
+            penalty of an unreadable response is spread over its rows. Where `returns` contains "agent", the return of
+            each agent counts once for each trajectory.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no agent has two rows in any group.
-    Differs from the authors' code: a lone row gets 0, not its raw return (`singleton="raw"`); padding
-        has weight 0, where theirs repeats rows at random.
+    Differs from the authors' code: a row without peers gets 0, not its raw return (`singleton="raw"`); padding has
+        weight 0, where the authors repeat random rows.
     """
     own = table.key("trajectory", *returns) if peers.unit == "trajectory" else table.unit(peers.unit)
     score = total_return(table, by=returns)
@@ -82,7 +83,7 @@ def dr_mas(
 
 
 def _shared(values: Float[Tensor, " rows"], once: Key | None) -> Float[Tensor, " rows"]:
-    """Each row's own, or the mean over the rows that count as one."""
+    """The value of each row; with `once`, the mean over the rows that count as one."""
     return values if once is None else segment_mean(values, by=once)[once.codes]
 
 
@@ -93,7 +94,7 @@ def grpo(
     scale: Scale = "std",
     peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
-    """Standardize the return inside the group; every row of a trajectory gets the same number.
+    """Standardize the return inside the group. All rows of a trajectory get the same advantage.
 
         A_i = (R_i − mean of R over the group) / (deviation of R over the group + 1e-6)
 
@@ -104,7 +105,7 @@ def grpo(
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two members.
-    Differs from the authors' code: a lone trajectory gets 0, not its raw return (`singleton="raw"`).
+    Differs from the authors' code: a trajectory without peers gets 0, not its raw return (`singleton="raw"`).
 
     >>> table = StepTable(group=["g"] * 3, trajectory=["a", "b", "c"], agent=["x"] * 3, turn=[0, 0, 0],
     ...                   reward=[0, 1, 2])
@@ -128,18 +129,18 @@ def grpo_process(
     scale: Scale = "std",
     peers: Peers = Peers(unit="row", fixed=("unit",)),
 ) -> Float[Tensor, " rows"]:
-    """Credit a step with the standardized step rewards from it to the end of its trajectory.
+    """Sum the standardized rewards from a step to the end of its trajectory.
 
         z_k = (r_k − mean of r over all rows of the group) / (deviation of r over them + 1e-6)
         A_k = z_k + A_{k+1}
 
-    For environments that reward steps. With one reward at the end every other step's z is a small
-    negative number, and longer trajectories pay for each.
+    Use it where the environment rewards steps. If only the last step has a reward, z is a small negative number on
+    every other step, and a longer trajectory has more of them.
 
     Args:
         table: columns group, trajectory, turn, reward, each (rows,).
         scale: "std" divides by the deviation; "none" only centers.
-        peers: by, ddof, singleton and zero_variance of `Peers`; each row counts once.
+        peers: the options by, ddof, singleton and zero_variance of `Peers`; each row counts once.
 
     Returns: float32 (rows,).
     Raises: InvalidData, if no group has two rows.
@@ -157,15 +158,15 @@ def reinforce(
     level: Literal["row", "token"] = "row",
     chain: Columns = ("trajectory",),
 ) -> Float[Tensor, " units"]:
-    """Reward to go minus a baseline.
+    """Compute the reward to go and subtract a baseline.
 
         A_u = D_u − b          D_u = r_u + gamma · D_{u+1}
 
     Args:
         table: columns group, trajectory, turn, reward (rows,); token_count at level "token".
-        baseline: b is 0, the mean of D over all units of the batch, or over those of the group.
+        baseline: "none": b is 0. "batch": b is the mean of D over all units of the batch. "group": over the group.
         gamma: in (0, 1]. Higher: late rewards reach early units. Usual: 0.99–1.
-        level: the unit of time, a row or a response token; a row's reward stands on its last token.
+        level: the unit of time, a row or a response token. At level "token", the last token of a row gets its reward.
         chain: rows that agree in these columns follow each other in time.
 
     Returns: float32 (rows,) at level "row", (tokens,) at level "token".
@@ -197,7 +198,7 @@ def reinforce_plus_plus(
     gamma: Discount = 1.0,
     chain: Columns = ("trajectory",),
 ) -> Float[Tensor, " tokens"]:
-    """Whiten the reward to go of all response tokens; learns even with one trajectory a task.
+    """Whiten the reward to go of all response tokens. It needs no group: one trajectory for each task is enough.
 
         r_u = −beta · (logprob_u − reference_u)  +  the row's reward, on its last token
         D_u = r_u + gamma · D_{u+1}              A = (D − mean of D) / deviation of D, over the batch
@@ -205,15 +206,15 @@ def reinforce_plus_plus(
     Args:
         table: columns trajectory, turn, reward (rows,), token_count; with beta > 0 logprob_reference and
             logprob_old (else logprob_behavior), each (tokens,).
-        beta: ≥ 0. Higher: the policy stays nearer to the reference. Usual: 0–0.01.
+        beta: ≥ 0. Higher: the policy stays closer to the reference. Usual: 0–0.01.
         gamma: in (0, 1], per token. Higher: late rewards reach early tokens. Usual: 1.
         chain: rows that agree in these columns follow each other in time.
 
     Returns: float32 (tokens,).
     Raises: InvalidData, for fewer than 2 tokens or a missing log-probability; MissingColumn, if beta > 0
         and there is no reference.
-    Differs from the authors' code: nothing; of the public versions this is the one that carries the return
-        from step to step, over the observations between them.
+    Differs from the authors' code: nothing. There are several public versions; in this one the reward to go continues
+        over all steps of a trajectory.
     """
     counts = table.row_weight[table.token_row] > 0
     rewards = token_rewards(table, kl=beta, where="reinforce_plus_plus: beta")
@@ -232,15 +233,15 @@ def reinforce_plus_plus(
 def reinforce_plus_plus_baseline(
     table: StepTable, *, peers: Peers = Peers(fixed=("ddof", "zero_variance"))
 ) -> Float[Tensor, " tokens"]:
-    """Subtract the group's mean return, then whiten over the response tokens of the batch.
+    """Subtract the group's mean return, then whiten over all response tokens of the batch.
 
         A_u = (C_u − mean of C) / deviation of C, over the tokens of the batch;  C = R_i − mean of R in the group
 
-    A group whose returns are nearly equal is not blown up, since the deviation is the batch's.
+    The deviation is that of the batch, so a group with nearly equal returns gets no large advantages.
 
     Args:
         table: columns group, trajectory, reward (rows,), token_count.
-        peers: by, unit and singleton of `Peers`.
+        peers: the options by, unit and singleton of `Peers`.
 
     Returns: float32 (tokens,).
     Raises: InvalidData, if no group has two trajectories.
@@ -251,15 +252,15 @@ def reinforce_plus_plus_baseline(
 
 @register("advantage", "rloo", reads=(), writes=("advantage",), uses=("group",), source="arXiv 2402.14740")
 def rloo(table: StepTable, *, peers: Peers = Peers(fixed=("ddof",))) -> Float[Tensor, " rows"]:
-    """Leave the own return out of the baseline: unbiased, and no scale.
+    """Subtract the mean return of the other trajectories of the group. The estimate is unbiased.
 
         A_i = R_i − mean of R over the other trajectories of the group = n/(n−1) · (R_i − mean of R)
 
     Args:
         table: columns group, trajectory, reward, each (rows,).
-        peers: by, unit, singleton and zero_variance of `Peers`.
+        peers: the options by, unit, singleton and zero_variance of `Peers`.
 
     Returns: float32 (rows,).
-    Raises: InvalidData, if no group has two trajectories; a raw return would be no advantage.
+    Raises: InvalidData, if no group has two trajectories.
     """
     return peers.standardize(total_return(table), table, center="leave_one_out")

@@ -1,4 +1,4 @@
-"""What stands after an estimator: center, whiten, clip."""
+"""Filters that change the advantages of an estimator: center, whiten, clip."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from palaestra.registry import Positive, register
 
 @register("advantage", "center", reads=(), writes=("advantage",), source="common practice")
 def center(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor, " units"]:
-    """A − mean of A over the units that weigh; a unit is a row, or a token if the estimator gave tokens.
+    """Subtract the mean advantage over rows, or over tokens if the estimator gave tokens. Padding does not count.
 
     Args:
         advantage: (rows,) or (tokens,).
 
-    Returns: float32, as `advantage`; 0 on padding.
+    Returns: float32, in the shape of `advantage`; 0 on padding.
     """
     counts = table.row_weight > 0
     if len(advantage) != len(table):
@@ -31,20 +31,21 @@ def center(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor
 def clip_advantage(
     table: StepTable, advantage: Float[Tensor, " units"], *, bound: Positive = 5.0
 ) -> Float[Tensor, " units"]:
-    """min(max(A, −bound), bound).
+    """Clip advantages: min(max(A, −bound), bound).
 
     Args:
         advantage: (rows,) or (tokens,).
-        bound: > 0. Higher: rarer intervention. Lower: outliers of tiny deviations count less. Usual: 5.
+        bound: > 0. Higher: fewer advantages change. Lower: outliers from groups with a tiny deviation count less.
+            Usual: 5.
 
-    Returns: float32, as `advantage`.
+    Returns: float32, in the shape of `advantage`.
     """
     return advantage.clamp(-bound, bound)
 
 
 @register("advantage", "whiten", reads=(), writes=("advantage",), source="common practice")
 def whiten(table: StepTable, advantage: Float[Tensor, " units"]) -> Float[Tensor, " tokens"]:
-    """(A − mean of A) / sqrt(variance of A + 1e-8) over the tokens of rows that weigh.
+    """Standardize advantages over tokens, without padding: (A − mean of A) / sqrt(variance of A + 1e-8).
 
     Args:
         table: column token_count (rows,).

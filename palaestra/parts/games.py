@@ -1,4 +1,4 @@
-"""Credit in games of several players: MARS's advantages and rewards for the length of a game."""
+"""Credit in games of several players: the advantages of MARS, and rewards for legal and short moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palaestra.data.keys import compact
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Columns, NonNegative, PositiveInt, Singleton, register
 
-DIGITS = 6  # values that agree to so many decimals are one value
+DIGITS = 6  # values that are equal after rounding to this many decimals count as one
 
 
 @register("advantage", "mars", reads=("game?",), writes=("advantage",), source="arXiv 2510.15414")
@@ -27,29 +27,30 @@ def mars(
     singleton: Singleton = "zero",
     normalize_rewards: bool = False,
 ) -> Float[Tensor, " rows"]:
-    """A turn's reward to go, minus the mean reward to go of all turns in the same game and seat of the batch.
+    """Subtract from a turn's reward to go its mean over all turns of the batch in the same game and seat.
 
         A_k = R_k − mean of R over the rows of (game, agent)          R_k = r_k + R_{k+1} over the agent's own turns
 
-    It equals generalized advantage estimation with gamma = lam = 1 and V = that mean. No deviation divides;
-    the authors' runs whiten over tokens afterwards: `advantage: [mars, whiten]`.
+    This equals generalized advantage estimation with gamma = lam = 1 and that mean as V. Nothing is divided by a
+    deviation. The authors whiten over tokens afterwards: `advantage: [mars, whiten]`.
 
     Args:
-        table: columns trajectory, agent, turn, reward, each (rows,); game (rows,), where several are played.
-        by: whose turns share a baseline. ("game",) gives all seats one: an unequal game then tells the seats,
-            not the moves, apart. ("game", "group", "agent") compares inside a task. Games of different reward
-            scales should not share a key. A table without the column `game` is of one game.
-        chain: whose rewards R sums. ("trajectory",) also counts what comes at the turns of others: for a team
-            that shares one reward.
-        center: "unique" takes the mean over the different values of R, and 0 as one of them, as the
-            authors' code does, where zeros pad the turns; for reproduction only.
-        singleton: what a seat with a single turn in the batch gets.
-        normalize_rewards: standardize the turn rewards over the same key before they are summed. A turn
-            without reward then costs something: a choice of some of the authors' runs.
+        table: columns trajectory, agent, turn, reward, each (rows,); game (rows,), if several games are played.
+        by: turns that agree in these columns share a baseline. ("game",) gives all seats one baseline: if the seats
+            have unequal chances, the advantage then shows the seat more than the move. ("game", "group", "agent")
+            compares inside a task. Games with different scales of reward should not share a key. A table without the
+            column `game` has one game.
+        chain: R sums the rewards of rows that agree in these columns. ("trajectory",) also counts rewards at the turns
+            of other agents; use it for a team that shares one reward.
+        center: "mean" is the mean over turns. "unique" is the mean over the different values of R and 0, as in the
+            authors' code, which pads the turns with zeros; use it only for reproduction.
+        singleton: the advantage of a seat with a single turn in the batch: "zero", "raw" (its R) or "error".
+        normalize_rewards: standardize the rewards of turns over the same key before they are summed, as in some of the
+            authors' runs. A turn without reward may then have a negative one.
 
     Returns: float32 (rows,).
-    Raises: InvalidData, if `game` is given on some rows only, or a lone turn meets singleton="error".
-    Differs from the authors' code: the baseline is the mean over turns (`center="unique"`).
+    Raises: InvalidData, if only some rows have a `game`, or if singleton="error" and a seat has a single turn.
+    Differs from the authors' code: the baseline is the mean over turns; `center="unique"` gives theirs.
 
     >>> table = StepTable(group=["g"] * 4, trajectory=["a", "a", "b", "b"], agent=["first", "last"] * 2,
     ...                   turn=[0, 1, 0, 1], reward=[1, -1, 0.5, -0.5])
@@ -66,9 +67,9 @@ def mars(
 
 
 def _games(table: StepTable) -> bool:
-    """Whether rows say which game they are of.
+    """Whether the table tells the game of its rows.
 
-    Raises: InvalidData, if some do and some do not.
+    Raises: InvalidData, if only some rows have a game.
     """
     if "game" not in table:
         return False
@@ -76,14 +77,14 @@ def _games(table: StepTable) -> bool:
     if nameless:
         raise InvalidData(
             where="advantage: mars, column `game`",
-            what=f"{nameless} of {len(table)} rows are of no game.",
+            what=f"{nameless} of {len(table)} rows have no game.",
             remedy='Let the environment give `info={"game": …}` in every episode, or in none.',
         )
     return True
 
 
 def _mean_of_values(values: Tensor, key: Key) -> Tensor:
-    """Mean over the distinct values of each set and 0: float64 (sets,); 0 for a set with a single row."""
+    """The mean over the distinct values of each set and the value 0: float64 (sets,); 0 for a set with one row."""
     counts = Key(key.codes, key.size, (), (key.weights > 0).double())
     rounded = values.double().round(decimals=DIGITS)
     same = counts & Key(*compact(rounded))
@@ -109,17 +110,18 @@ def game_shaping(
     shortest: PositiveInt = 11,
     longest: PositiveInt = 2048,
 ) -> Float[Tensor, " rows"]:
-    """Add to the reward of each turn what its form deserves.
+    """Add a bonus to the reward of each legal move, a larger one if it is short, and subtract a price if it is illegal.
 
         r + format + length · clip(1 − (n − shortest) / (longest − shortest), 0, 1)     after a legal move of n tokens
         r − illegal                                                                  after an illegal one
 
     Args:
-        table: columns token_count; illegal or invalid (rows,), 1 where the move was none; absent, if none was.
-        format: bonus of a legal move. Higher: forms are learned sooner, but long games pay too. Usual: 0.05.
-        illegal: price of an illegal move. Higher: they vanish sooner. Usual: 10, of rewards up to 4.
-        length: bonus of a short turn; 0 for policies whose actions have one token. Usual: 0.5.
-        shortest, longest: tokens up to which the whole bonus is paid, and from which on none is.
+        table: columns token_count; illegal or invalid (rows,), 1 where the move was illegal or unreadable. Both may be
+            absent.
+        format: bonus of a legal move. Higher: the format is learned sooner, but long games pay more. Usual: 0.05.
+        illegal: price of an illegal move. Higher: illegal moves become rare sooner. Usual: 10, for rewards up to 4.
+        length: largest bonus for a short turn; set 0 for policies whose actions have one token. Usual: 0.5.
+        shortest, longest: a turn of at most `shortest` tokens gets the whole bonus, and from `longest` tokens on none.
 
     Returns: float32 (rows,).
     Raises: RecipeError, unless shortest < longest.
@@ -128,7 +130,7 @@ def game_shaping(
         raise RecipeError(
             where="reward: game_shaping",
             what=f"shortest {shortest} is not below longest {longest}.",
-            remedy="Give `shortest` and `longest` as numbers of tokens, the smaller one first.",
+            remedy="Give numbers of tokens with `shortest` < `longest`.",
         )
     brief = 1 - (table["token_count"].double() - shortest) / (longest - shortest)
     bonus = format + length * brief.clamp(0, 1)

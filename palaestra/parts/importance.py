@@ -1,4 +1,4 @@
-"""Factors for tokens that another policy drew."""
+"""Importance weights, for tokens that another policy sampled."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from palaestra.registry import Columns, Positive, register
 
 @register("weights", "ones", reads=(), writes=("weight",))
 def ones(table: StepTable) -> Float[Tensor, " rows"]:
-    """1 for each row: float32 (rows,)."""
+    """Give every row the weight 1: float32 (rows,)."""
     return torch.ones(len(table))
 
 
-LARGEST = 50.0  # of a log-ratio: exp(50) is beyond any cap and still finite
+LARGEST = 50.0  # largest log-ratio: exp(50) is above every cap and still finite
 
 
 @register(
@@ -42,34 +42,35 @@ def truncated_importance(
     normalize: bool = False,
     by: Columns = ("trajectory",),
 ) -> Float[Tensor, " tokens"]:
-    """w = min(old probability / sampled probability, cap), a constant factor of the loss.
+    """Weight tokens by w = min(old probability / sampled probability, cap). The loss treats w as a constant.
 
         token       w_u = exp(logprob_old_u − logprob_behavior_u)
         sequence    the product of w_u over the sequence
-        geometric   their geometric mean
+        geometric   the geometric mean of w_u over the sequence
 
     Args:
-        table: columns logprob_old, of the policy at the start of the update, and logprob_behavior, of what
-            really sampled the token, each (tokens,).
+        table: columns logprob_old, of the policy at the start of the update, and logprob_behavior, of the policy that
+            sampled the token, each (tokens,).
         cap: > 0. Higher: less bias, more variance. Usual: token 1.5–5, sequence 2–10.
-        level: over what the ratio runs.
-        mode: "truncate" cuts at `cap`; "mask" gives 1 inside [low, cap] and 0 outside. What is rejected still counts
-            in the denominators of the aggregation.
+        level: the unit over which the ratio is computed, see above.
+        mode: "truncate" limits the weight to `cap`. "mask" gives 1 if the ratio is in [low, cap], else 0. The
+            denominators of the aggregation still count tokens of weight 0.
         low: lower bound of "mask"; None: 1 / cap.
-        veto: a sequence is rejected whole if one of its tokens has become rarer by this factor. Usual: 1e-4, or none.
-        normalize: divide by the mean over all tokens judged, so that the step is as long as without the part.
-        by: what a sequence is.
+        veto: a whole sequence gets weight 0 if the ratio of one of its tokens is below this. None: no veto. Usual:
+            1e-4, or None.
+        normalize: divide by the mean weight of all trained tokens, so that the size of a step does not change.
+        by: tokens whose rows agree in these columns are a sequence.
 
-    Returns: float32 (tokens,); 1 for tokens that no trained policy judges.
-    Raises: MissingColumn, if a column is absent; InvalidData, for a token with one log-probability of the
-        two, or a positive one; RecipeError, for low > cap.
+    Returns: float32 (tokens,); 1 for padding and for tokens of policies that are not trained.
+    Raises: MissingColumn, if a column is absent; InvalidData, if a token lacks one of the two log-probabilities or has
+        a positive one; RecipeError, for low > cap.
     """
     bottom = 1 / cap if low is None else low
     if bottom > cap:
         raise RecipeError(
             where="weights: truncated_importance",
             what=f"the lower bound {bottom:g} is above `cap: {cap:g}`.",
-            remedy="Give `low` below `cap`; with a cap below 1 it must be given.",
+            remedy="Set `low` below `cap`. If `cap` is below 1, `low` must be set.",
         )
     difference, judged = _log_ratio(table)
     own = Key(*_tokens_of(table.key(*by), table), weight=judged.double())
@@ -92,15 +93,15 @@ def _tokens_of(key: Key, table: StepTable) -> tuple[Tensor, int]:
 
 
 def _log_ratio(table: StepTable) -> tuple[Tensor, Tensor]:
-    """old − sampled, float64 (tokens,), and which tokens a trained policy judges."""
+    """The log-ratio old − sampled, float64 (tokens,); and which tokens belong to a trained policy, bool (tokens,)."""
     sampled, old = table["logprob_behavior"].double(), table["logprob_old"].double()
     judged = (table.row_weight[table.token_row] > 0) & ~old.isnan()
     both = torch.cat([sampled[judged], old[judged]])
     if not bool(both.isfinite().all()):
         raise InvalidData(
             where="weights: truncated_importance",
-            what="a trained token lacks the log-probability under what sampled it.",
-            remedy="Old weights cannot be guessed; leave the part out for policies whose sampler gives none.",
+            what="a trained token has no log-probability from the policy that sampled it.",
+            remedy="It cannot be computed afterwards. Leave the part out if the sampler gives no log-probabilities.",
         )
     if bool((both > 1e-4).any()):
         raise InvalidData(

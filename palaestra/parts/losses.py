@@ -20,7 +20,7 @@ Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Dual = Annotated[float, pydantic.Field(gt=1)]
 Ratio = Literal["token", "turn", "invocation", "trajectory"]
 Form = Literal["additive", "multiplicative"]
-LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and still finite
+LARGEST = 20.0  # largest absolute log-ratio: exp(20) is far outside of every clip range and still finite
 
 
 @register(
@@ -35,8 +35,8 @@ LARGEST = 20.0  # of a log-ratio's size: exp(20) is far outside any clip and sti
         Clash(
             options={"ratio": ("trajectory", "invocation")},
             has=("high_foreign",),
-            why="One ratio for many rows cannot have another bound in some of them.",
-            ways="Set ratio: turn or token, or leave `high_foreign` out.",
+            why="Several rows share one ratio, so its bound cannot differ between them.",
+            ways="Set `ratio` to turn or token, or leave `high_foreign` out.",
         ),
     ),
 )
@@ -51,32 +51,33 @@ def ppo_clip(
     high_foreign: NonNegative | None = None,
     around: Literal["proximal", "behavior"] = "proximal",
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token.
+    """Compute PPO's clipped surrogate: −min(ρ A, clip(ρ, 1 − low, 1 + high) A) per token.
 
-        token           ρ_u = exp(logprob_u − logprob_old_u); times `truncated_importance` this is decoupled PPO
-        turn            ρ = the product of ρ_u over the tokens of a row; likewise "invocation", "trajectory"
+        token           ρ_u = exp(logprob_u − logprob_old_u); with weights `truncated_importance`: decoupled PPO
+        turn            ρ = the product of ρ_u over the tokens of a row; "invocation" and "trajectory" likewise
         dual            where A < 0, the loss is at most −dual · A
-        multiplicative  clip(ρ, 1/(1 + low), 1 + high), symmetric in the log-ratio where low = high
+        multiplicative  clip(ρ, 1/(1 + low), 1 + high), symmetric in the log-ratio if low = high
 
-    The loss of a turn, call or trajectory is spread evenly over its tokens, so that at ρ = 1 the gradient is
-    that of REINFORCE at every level.
+    The loss of a turn, an invocation or a trajectory is divided evenly among its tokens. So at ρ = 1 the gradient is
+    that of REINFORCE for every `ratio`.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight, row, trajectory, each (tokens,).
-        low: in [0, 1). Higher: actions may become rarer faster. Usual: 0.2.
-        high: ≥ 0. Higher: rare good actions may grow faster, entropy stays higher. Usual: 0.2–0.28.
-        dual: > 1, bounds the loss of bad actions that became likely. Usual: 3–10, or none.
-        ratio: over what ρ runs; an invocation is one call of one agent in one trajectory.
-        form: how `low` bounds ρ from below.
-        high_foreign: ≥ 0, in place of `high` on rows whose prompt is not the one they were sampled with (column
-            `foreign` (rows,) is 1 there; absent: none is), such as prompts from which advice was taken out. Higher:
-            what the policy would rarely have done by itself is learned faster. Usual: 0.6–1; None: `high`.
-        around: which policy ρ compares with and the clip lies around: the one at the start of the update, or, as
-            plain PPO on old data has it, what really sampled the token (column behavior (tokens,)).
+        low: in [0, 1). Higher: the probability of an action may fall faster. Usual: 0.2.
+        high: ≥ 0. Higher: the probability of rare good actions may rise faster; entropy stays higher. Usual: 0.2–0.28.
+        dual: > 1, bounds the loss of bad actions that became likely. None: no bound. Usual: 3–10, or None.
+        ratio: the unit over which ρ is computed; an invocation is one call of one agent in one trajectory.
+        form: the form of the lower bound: 1 − low ("additive") or 1/(1 + low) ("multiplicative").
+        high_foreign: ≥ 0, used instead of `high` on rows that are trained with another prompt than they were sampled
+            with, for instance without the advice in it. There the column `foreign` (rows,) is 1; it may be absent.
+            Higher: actions that the policy would rarely have chosen itself are learned faster. Usual: 0.6–1; None:
+            `high`.
+        around: the denominator of ρ. "proximal": the policy at the start of the update. "behavior": the policy that
+            sampled the token (column logprob_behavior (tokens,)), as in plain PPO on old data.
 
     Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the
         old policy) and policy/ratio.
-    Raises: ContractError, if a turn or trajectory is cut by the batch.
+    Raises: ContractError, if the batch does not hold a turn, invocation or trajectory whole.
     """
     counts = batch["weight"] > 0
     old = batch["logprob_old"] if around == "proximal" else batch["logprob_behavior"]
@@ -106,7 +107,7 @@ def ppo_clip(
 
 
 def _over_units(difference: Tensor, batch: TokenBatch, ratio: Ratio) -> tuple[Tensor, Tensor]:
-    """Log-ratio of each token's turn or trajectory, and one over the number of its tokens that count."""
+    """For each token: the log-ratio of its unit, and 1 / the number of tokens of the unit that count."""
     key = unit_key(batch, "row" if ratio == "turn" else ratio, where=f"loss: ppo_clip, ratio: {ratio}")
     total = difference.new_zeros(key.size).index_add(0, key.codes, difference)
     size = segment_count(by=key).clamp_min(1.0).to(difference.dtype)
@@ -134,32 +135,33 @@ def gspo(
     advantage_unit: Literal["token", "unit"] = "token",
     cap: Positive = 10.0,
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−min(s A, clip(s, 1 − low, 1 + high) A) per token, s the geometric mean of the ratios in the token's unit.
+    """Compute −min(s A, clip(s, 1 − low, 1 + high) A) per token; s is the geometric mean of the ratios in its unit.
 
         s_i  = exp( mean over the L_i tokens of unit i of (logprob_u − logprob_old_u) )
         gradient "unit"    s_u = s_i
-        gradient "token"   s_u = stop(s_i) · exp(logprob_u − stop(logprob_u)), each token's own gradient
+        gradient "token"   s_u = stop(s_i) · exp(logprob_u − stop(logprob_u)), with a gradient for each token
 
-    A plain product of L ratios has a spread that grows with L; their geometric mean has one that falls, and clips
-    as narrow as 3e-4 make sense. Aggregate with `sequence-mean`: every response counts once.
+    The spread of a product of L ratios grows with L. The spread of their geometric mean falls with L, so clip ranges as
+    narrow as 3e-4 are possible. Aggregate with `sequence-mean`, so that every response counts once.
 
     Args:
         batch: columns advantage, logprob, logprob_old, weight, row, trajectory, each (tokens,).
-        low: in [0, 1). Higher: responses may become rarer faster. Usual: 3e-4 for responses of hundreds of tokens,
-            more for short ones: the spread of log s is about 1/√L of that of a token's log-ratio.
-        high: ≥ 0. Higher: good responses may grow faster. Usual: 4e-4.
-        level: what a unit is: "sequence" all tokens of a trajectory, "turn" those of a row, "token" each one, which
-            is `ppo_clip`.
-        gradient: "unit": that of the formula; "token": as the authors' variant for advantages that differ inside a
-            response, where each token follows its own. Equal where a unit has one advantage and one weight.
-        advantage_unit: "token": the advantage as given; "unit": its mean over the unit first.
-        cap: > 0, of the log-ratio's size. Usual: 10; only broken samples reach it.
+        low: in [0, 1). Higher: the probability of a response may fall faster. Usual: 3e-4 for responses of hundreds of
+            tokens, more for short ones. The spread of log s is about 1/√L of the spread of a token's log-ratio.
+        high: ≥ 0. Higher: the probability of a good response may rise faster. Usual: 4e-4.
+        level: the unit: "sequence" is all tokens of a trajectory, "turn" the tokens of a row, "token" one token, as in
+            `ppo_clip`.
+        gradient: "unit": the gradient of s_i. "token": the authors' variant for advantages that differ inside a
+            response; each token has the gradient of its own log-probability. Both are equal where a unit has one
+            advantage and one weight.
+        advantage_unit: "token": the advantages as given; "unit": their mean over the unit.
+        cap: > 0, largest absolute log-ratio. Usual: 10; only broken samples reach it.
 
-    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the old
-        policy), policy/ratio, and the squares of the unit's and of the token's log-ratio, policy/spread and
-        policy/token_spread.
-    Raises: ContractError, if a unit is cut by the batch; InvalidData, for a log-probability that is not finite.
-    Differs from the authors' code: a log-ratio is cut at −cap too.
+    Returns: loss (tokens,) and, per token, policy/clip_fraction (…_high, …_low), policy/kl (k3 to the old policy),
+        policy/ratio, policy/spread (square of the unit's log-ratio) and policy/token_spread (square of the token's).
+    Raises: ContractError, if the batch does not hold a unit whole; InvalidData, for a log-probability that is not
+        finite.
+    Differs from the authors' code: a log-ratio below −cap is cut too.
     """
     counts = batch["weight"] > 0
     difference = torch.where(counts, batch["logprob"] - batch["logprob_old"], 0.0)
@@ -189,7 +191,7 @@ def gspo(
 
 
 def _mean(values: Tensor, key: Key) -> Tensor:
-    """The mean over each token's unit, on each of its tokens; a unit of which no token counts gives 0."""
+    """For each token, the mean over its unit; 0 if no token of the unit counts."""
     return segment_mean(values, by=key)[key.codes].to(values.dtype)
 
 
@@ -199,14 +201,14 @@ def _refuse_non_finite(difference: Tensor, counts: Tensor) -> None:
         raise InvalidData(
             where="loss: gspo",
             what=f"{int(bad.sum())} of {int(counts.sum())} tokens have a log-probability that is not finite.",
-            remedy="One such token would spoil its whole response. Look at what sampled them: a masked or impossible "
-            "token has none.",
+            remedy="One such token spoils the ratio of its whole response. Look at the sampler: a masked or impossible "
+            "token has no finite log-probability.",
         )
 
 
 @register("loss", "reinforce", reads=("advantage", "logprob", "weight"), source="Williams 1992")
 def reinforce(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−A · logprob per token; right for one update on fresh experience, since it has no ratio.
+    """Compute −A · logprob per token. It has no ratio, so use it for a single update on fresh experience.
 
     Args:
         batch: columns advantage, logprob, weight, each (tokens,).
@@ -218,7 +220,7 @@ def reinforce(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[str, Te
 
 @register("loss", "behavior_cloning", reads=("logprob", "weight"), every_token=True, source="maximum likelihood")
 def behavior_cloning(batch: TokenBatch) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−logprob per token; advantages are not read.
+    """Compute −logprob per token. Advantages are not used.
 
     Args:
         batch: columns logprob, weight, each (tokens,).

@@ -1,4 +1,4 @@
-"""Overlong filtering: what was cut off is not trained on, since nobody knows how it would have ended."""
+"""Overlong filtering: trajectories that a limit cut off are not trained on, since their result is unknown."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ LIMITS: tuple[Stop, ...] = ("environment", "max_turns", "max_tokens", "max_tool_
 def overlong_filter(
     table: StepTable, iteration: Iteration, *, stops: tuple[Stop, ...] = LIMITS, maximum: PositiveInt | None = None
 ) -> Float[Tensor, " rows"]:
-    """0 on all rows of a trajectory that a limit cut off, 1 on others.
+    """Give weight 0 to all rows of a trajectory that a limit cut off, and 1 to all other rows.
 
-    The trajectory keeps its place in the statistics of its group: its peers are compared with its reward too. Its
-    tokens leave the denominators of the aggregation.
+    The statistics of the group still contain the trajectory's reward. The denominators of the aggregation do not count
+    its tokens.
 
     Args:
         table: columns trajectory, token_count (rows,).
-        stops: which limits. "environment" is the environment's own, where it says `truncated`; the others are stop
-            reasons of a rollout. Usual: all of them.
-        maximum: response tokens; a trajectory with more is filtered however it ended. None: no length is too long.
+        stops: the limits that count. "environment" is the environment's own limit, where it reports `truncated`; the
+            others are stop reasons of a rollout. Usual: all but "parse_error".
+        maximum: a trajectory with more response tokens than this is filtered, however it ended. None: no maximum.
 
     Returns: float32 (rows,).
     """
@@ -42,13 +42,13 @@ def overlong_filter(
 
 
 def mask_overlong(cut: Tensor, length: Tensor, *, maximum: int | None = None) -> Float[Tensor, " trajectories"]:
-    """0 for a trajectory that was cut off or is longer than `maximum`, else 1."""
+    """Returns 0 for a trajectory that was cut off or is longer than `maximum`, and 1 for others."""
     masked = cut.bool() if maximum is None else cut.bool() | (length > maximum)
     return torch.where(masked, 0.0, 1.0)
 
 
 def _limit(stop: StopReason, truncated: bool) -> str | None:
-    """What cut an episode off, judged by one of its steps; None: nothing."""
+    """The limit that cut an episode off, as one of its steps shows; None, if it was not cut off."""
     if stop is StopReason.COMPLETED:
         return "environment" if truncated else None
     return str(stop.value)

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW and Muon, and how the learning rate moves."""
+"""Optimizers: AdamW and Muon, with warm-up and decay of the learning rate."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 @register("optimizer", "adamw", ignores_if={"decay=constant": ("total_steps",)}, source="arXiv 1711.05101")
 class AdamW(Optimizer):
-    """Adam with weight decay apart from the gradient; decay spares biases and norms (one dimension).
+    """Adam with decoupled weight decay. Parameters of one dimension, such as biases and norms, do not decay.
 
     Args:
-        parameters: what is trained.
-        lr: highest learning rate. Higher: faster, until it diverges. Usual: 1e-6 large models, 3e-4 small ones.
-        betas: of the running mean and square. Usual: (0.9, 0.999); (0.9, 0.95) forgets old gradients sooner.
-        eps: added to the root of the square.
+        parameters: the parameters to train.
+        lr: highest learning rate. Higher: faster, until training diverges. Usual: 1e-6 (large models) to 3e-4 (small).
+        betas: decay rates of the running mean and the running square. Usual: (0.9, 0.999); (0.9, 0.95) forgets old
+            gradients sooner.
+        eps: added to the root of the running square.
         weight_decay: per unit of learning rate. Usual: 0–0.1.
-        warmup: steps in which the rate rises evenly from lr / warmup.
-        decay: after warm-up; "linear" and "cosine" reach 0 at `total_steps`, which they need.
-        total_steps: optimizer steps of the whole run, after which a decayed rate is 0: iterations × epochs ×
-            mini-batches. Only read with a decay.
-        clip: largest norm of the whole gradient; None leaves it. Usual: 0.5–1.
+        warmup: number of steps in which the rate rises linearly from lr / warmup.
+        decay: of the rate after warm-up. "linear" and "cosine" need `total_steps`, at which the rate is 0.
+        total_steps: optimizer steps of the whole run: iterations × epochs × mini-batches. Used only with a decay.
+        clip: largest norm of the whole gradient; None: no limit. Usual: 0.5–1.
 
-    Raises: RecipeError, for a decay without `total_steps` or a warm-up that is not shorter.
+    Raises: RecipeError, for a decay without `total_steps`, or if `total_steps` is not larger than `warmup`.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class AdamW(Optimizer):
         self.inner.zero_grad(set_to_none=True)
 
     def step(self) -> float:
-        """Move the parameters. Returns the gradient's norm before clipping.
+        """Update the parameters. Returns the norm of the gradient before clipping.
 
-        A norm that is not finite is returned as it is, nothing moves, and `skipped` grows.
+        If the norm is not finite, the parameters do not change and `skipped` grows by 1.
         """
         size = bounded_gradient(self.parameters, self.clip)
         if not math.isfinite(size):
@@ -88,11 +88,11 @@ class AdamW(Optimizer):
         return size
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """The state for a resumed run."""
         return {"adam": self.inner.state_dict(), "steps": self.steps, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Restore a state.
 
         Raises: CheckpointError, if it belongs to other parameters.
         """
@@ -103,7 +103,7 @@ class AdamW(Optimizer):
         if count != len(ordered) or wrong:
             raise CheckpointError(
                 where="optimizer: adamw",
-                what=f"the saved state is of {count} other parameters; this policy has {len(ordered)}.",
+                what=f"the saved state is for {count} other parameters; this policy has {len(ordered)}.",
                 remedy="Resume with the recipe that wrote the checkpoint, or start a new run from its weights.",
             )
         load_optimizer(self.inner, state["adam"])
@@ -116,14 +116,15 @@ Count = Annotated[int, pydantic.Field(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A learning rate that warms up and decays.
+    """A learning rate with warm-up and decay.
 
     Attributes:
-        highest: reached after warm-up. warmup: steps in which it rises evenly from highest / warmup.
-        decay: after warm-up; "linear" and "cosine" reach 0 at `total_steps`, which they need.
-        owner: of the optimizer, for messages.
+        highest: the rate after warm-up.
+        warmup: number of steps in which the rate rises linearly from highest / warmup.
+        decay: after warm-up. "linear" and "cosine" need `total_steps`, at which the rate is 0.
+        owner: name of the optimizer, for errors.
 
-    Raises: RecipeError, for a decay without `total_steps` or a warm-up that is not shorter.
+    Raises: RecipeError, for a decay without `total_steps`, or if `total_steps` is not larger than `warmup`.
     """
 
     highest: float
@@ -136,12 +137,12 @@ class Rate:
         if self.decay != "constant" and (self.total_steps is None or self.total_steps <= self.warmup):
             raise RecipeError(
                 where=f"optimizer: {self.owner}",
-                what=f"`decay: {self.decay}` with total_steps {self.total_steps} and warmup {self.warmup}.",
-                remedy="Give `total_steps` (iterations × epochs × minibatches), more than `warmup`.",
+                what=f"`decay: {self.decay}` cannot have total_steps {self.total_steps} and warmup {self.warmup}.",
+                remedy="Set `total_steps` to iterations × epochs × minibatches, and `warmup` below it.",
             )
 
     def at(self, steps: int) -> float:
-        """The rate after so many steps."""
+        """The rate after this number of steps."""
         rate = self.highest * min(1.0, (steps + 1) / max(self.warmup, 1))
         if self.total_steps is None or self.decay == "constant" or steps < self.warmup:
             return rate
@@ -150,9 +151,9 @@ class Rate:
 
 
 def bounded_gradient(parameters: Sequence[Tensor], largest: float | None) -> float:
-    """Scale all gradients down to a norm of at most `largest` (None: leave them). Returns the norm before.
+    """Scale all gradients down to a norm of at most `largest`. Returns the norm before.
 
-    Nothing is scaled where the norm is not finite.
+    If `largest` is None or the norm is not finite, nothing is scaled.
     """
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     size = float(whole(norm))
@@ -161,23 +162,23 @@ def bounded_gradient(parameters: Sequence[Tensor], largest: float | None) -> flo
     return size
 
 
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # steep at 0: small singular values grow fastest
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # the polynomial is steep at 0, so small singular values grow fastest
 ROUNDS = 5
-MATCH = 0.2  # root mean square of an entry of the step, about that of Adam
+MATCH = 0.2  # root mean square of the entries of a step, about the same as with Adam
 
 
 def orthogonalized(matrix: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """All singular values brought near 1, five rounds of Newton–Schulz, float32.
+    """Bring all singular values near 1 by five rounds of Newton–Schulz, in float32.
 
         X = M / ‖M‖,   X ← a X + (b X Xᵀ + c (X Xᵀ)²) X,   (a, b, c) = (3.4445, −4.7750, 2.0315)
 
-    Raises: InvalidData, for what is no matrix.
+    Raises: InvalidData, if the tensor is not a matrix.
     """
     if matrix.ndim != 2:
         raise InvalidData(
             where="optimizer: muon",
-            what=f"a parameter of shape {tuple(matrix.shape)} is no matrix and has no singular values.",
-            remedy="Vectors belong to AdamW; name their module in `apart`.",
+            what=f"a parameter has the shape {tuple(matrix.shape)}, and only a matrix has singular values.",
+            remedy="Name its module in `apart`, so that AdamW trains it.",
         )
     a, b, c = NEWTON_SCHULZ
     x = matrix.float()
@@ -191,7 +192,7 @@ def orthogonalized(matrix: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
 
 
 def matrices_of(module: nn.Module, *, apart: Collection[str]) -> list[nn.Parameter]:
-    """Hidden weight matrices in the module's order: no embeddings, no output heads, nothing that `apart` names."""
+    """The weight matrices of a module, without embeddings, output heads and the modules that `apart` names."""
     outside = {id(p) for layer in module.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()}
     for model in module.modules():
         head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None  # type: ignore[no-untyped-call]
@@ -204,14 +205,14 @@ def matrices_of(module: nn.Module, *, apart: Collection[str]) -> list[nn.Paramet
 
 
 class MatrixSteps(Optimizer):
-    """Moves matrices by orthogonalized momentum and everything else by AdamW.
+    """Updates matrices by orthogonalized momentum, and all other parameters by AdamW.
 
         M ← momentum · M + G,   W ← W − lr · (0.2 · sqrt(max(n, m)) · orthogonalized(M) + weight_decay · W)
 
     Args:
-        module: what is trained. matrices: those of its parameters that get orthogonal steps.
-        clip: largest norm of the whole gradient; None leaves it.
-        owner: name of the optimizer, for messages.
+        module: the module to train.
+        matrices: those of its parameters that get orthogonalized steps.
+        clip: largest norm of the whole gradient; None: no limit.
     """
 
     def __init__(
@@ -251,7 +252,7 @@ class MatrixSteps(Optimizer):
             parameter.grad = None
 
     def step(self) -> float:
-        """Move the parameters. Returns the gradient's norm before clipping; one that is not finite moves nothing."""
+        """Update the parameters, unless the gradient's norm is not finite. Returns the norm before clipping."""
         size = bounded_gradient(self.parameters, self.clip)
         if not math.isfinite(size):
             self.skipped += 1
@@ -275,17 +276,17 @@ class MatrixSteps(Optimizer):
         parameter.mul_(1 - rate * self.weight_decay).sub_(step.to(parameter.dtype), alpha=rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """The state for a resumed run."""
         adam = None if self.adam is None else self.adam.state_dict()
         return {"momentum": self.moved, "adam": adam, "steps": self.steps, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken. Raises: CheckpointError, if it belongs to other parameters."""
+        """Restore a state. Raises: CheckpointError, if it belongs to other parameters."""
         shapes = [tuple(p.shape) for p in self.matrices]
         if [tuple(m.shape) for m in state["momentum"]] != shapes or (state["adam"] is None) != (self.adam is None):
             raise CheckpointError(
                 where=f"optimizer: {self.rate.owner}",
-                what=f"the saved state is of {len(state['momentum'])} other matrices; this policy has {len(shapes)}.",
+                what=f"the saved state is for {len(state['momentum'])} other matrices; this policy has {len(shapes)}.",
                 remedy="Resume with the recipe that wrote the checkpoint, or start a new run from its weights.",
             )
         for own, saved in zip(self.moved, state["momentum"], strict=True):
@@ -296,12 +297,12 @@ class MatrixSteps(Optimizer):
 
 
 def refuse_no_matrices(matrices: Collection[nn.Parameter], *, owner: str) -> None:
-    """Raises: ContractError, if there is nothing for orthogonal steps."""
+    """Raises: ContractError, if there is no matrix to train with orthogonalized steps."""
     if not matrices:
         raise ContractError(
             where=f"optimizer: {owner}",
-            what="the policy has no weight matrix beside its embeddings and heads: nothing to orthogonalize.",
-            remedy="Use adamw, or leave fewer modules out by `apart`.",
+            what="the policy has no weight matrix beside its embeddings and heads, so nothing can be orthogonalized.",
+            remedy="Use adamw, or name fewer modules in `apart`.",
         )
 
 
@@ -322,21 +323,22 @@ def muon(
     clip: Positive | None = 1.0,
     apart: Columns = ("actor", "critic", "value"),
 ) -> MatrixSteps:
-    """Orthogonalized momentum for matrices, AdamW for vectors, embeddings and output heads.
+    """Train matrices by orthogonalized momentum, and vectors, embeddings and output heads by AdamW.
 
         M ← momentum · M + G,   O = 0.2 · sqrt(max(n, m)) · M with all singular values near 1 (Newton–Schulz)
         W ← W − lr · (O + weight_decay · W)
 
-    An entry of O is about as large as one of Adam's step, so that one learning rate serves both.
+    The entries of O are about as large as those of a step of Adam, so both use the same learning rate.
 
     Args:
-        module: what is trained.
-        lr: highest learning rate, as for AdamW. Higher: faster, until it diverges. Usual: 2e-4, small models 1e-3.
-        momentum: in [0, 1). Higher: smoother, slower to turn. Usual: 0.95.
-        weight_decay: per unit of learning rate, of matrices and embeddings. Usual: 0.1; 0 for short fine-tuning.
-        betas, eps: of AdamW for the rest.
+        module: the module to train.
+        lr: highest learning rate, for AdamW too. Higher: faster, until training diverges. Usual: 2e-4; 1e-3 for small
+            models.
+        momentum: in [0, 1). Higher: smoother steps, which change direction more slowly. Usual: 0.95.
+        weight_decay: per unit of learning rate, for matrices and embeddings. Usual: 0.1; 0 for short fine-tuning.
+        betas, eps: of AdamW, for the other parameters.
         warmup, decay, total_steps, clip: as in `adamw`.
-        apart: names of modules whose matrices are left to AdamW: heads of policies and critics.
+        apart: names of modules whose matrices AdamW trains, such as the heads of policies and critics.
 
     Returns: the optimizer.
     Raises: RecipeError, for a decay without `total_steps`; ContractError, if no matrix is left.

@@ -1,4 +1,4 @@
-"""Terms beside the policy loss: entropy, divergence from a reference, the critic's error."""
+"""Terms that are added to the policy loss: entropy, KL to a reference, and the critic's error."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from palaestra.registry import NonNegative, Positive, register
 def entropy(
     batch: TokenBatch, *, coefficient: NonNegative = 0.01
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """−coefficient · entropy per token.
+    """Keep the entropy high: add −coefficient · entropy to the loss, per token.
 
     Args:
         batch: columns entropy, weight, each (tokens,).
-        coefficient: ≥ 0. Higher: more exploration, and noise that never goes. Usual: 0–0.01.
+        coefficient: ≥ 0. Higher: more exploration, and a policy that stays random. Usual: 0–0.01.
 
     Returns: loss (tokens,) and policy/entropy.
-    Raises: MissingColumn, if the policy gave no entropies.
+    Raises: MissingColumn, if the policy gives no entropy.
     """
     own = torch.where(batch["weight"] > 0, batch["entropy"], 0.0)
     return -coefficient * own, {"policy/entropy": own.detach()}
@@ -45,24 +45,25 @@ def kl(
     estimator: Literal["k1", "k2", "k3"] = "k3",
     cap: Positive | None = None,
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """coefficient · KL estimate per token.
+    """Penalize the KL to the reference: coefficient · KL estimate per token.
 
     Args:
-        batch: columns logprob, reference, weight, each (tokens,).
-        coefficient: ≥ 0. Higher: the policy moves less from the reference. Usual: 0.001–0.04.
-        estimator: "k3" is never negative; "k2" has the gradient of the true KL; the mean gradient of "k1" is 0,
-            so as a loss it does nothing but add noise.
-        cap: > 0, the largest k3 of a token; beyond it a token has no gradient. k3 grows with the ratio of the
-            probabilities: one token that the policy has made e¹⁰ times rarer than the reference counts 2 · 10⁴.
-            Higher: such tokens pull harder. Usual: none, or 10, which verl always applies.
+        batch: columns logprob, logprob_reference, weight, each (tokens,).
+        coefficient: ≥ 0. Higher: the policy stays closer to the reference. Usual: 0.001–0.04.
+        estimator: "k3" is never negative. "k2" has the gradient of the true KL. The mean gradient of "k1" is 0, so it
+            only adds noise to a loss.
+        cap: > 0, the largest k3 of a token; a token above it has no gradient. k3 grows with the ratio of the
+            probabilities: for a token that is e¹⁰ times rarer under the policy than under the reference, k3 is
+            2 · 10⁴. Higher: such tokens have a larger gradient. None: no cap. Usual: None, or 10, which verl always
+            applies.
 
     Returns: loss (tokens,) and policy/kl_reference, both capped.
-    Raises: MissingColumn, without a reference policy; RecipeError, for a cap of another estimator than k3.
+    Raises: MissingColumn, without a reference policy; RecipeError, for a cap with another estimator than k3.
     """
     if cap is not None and estimator != "k3":
         raise RecipeError(
             where="regularizer: kl",
-            what=f"`cap: {cap:g}` is a bound of k3, and `estimator` is {estimator}.",
+            what=f"`cap: {cap:g}` applies only to the estimator k3, and `estimator` is {estimator}.",
             remedy="Leave `cap` out, or set `estimator: k3`.",
         )
     counts = batch["weight"] > 0
@@ -83,15 +84,15 @@ def kl(
 def value(
     batch: TokenBatch, *, coefficient: NonNegative = 0.5, clip: Positive | None = None
 ) -> tuple[Float[Tensor, " tokens"], dict[str, Tensor]]:
-    """coefficient · ½ (V − target)² on tokens where a target stands.
+    """Train the critic: coefficient · ½ (V − target)² on tokens that have a target.
 
-    With `clip`, V may leave V_old by that much at a time: the larger of the plain and the clipped error counts.
+    With `clip`, the loss is the larger of two errors: that of V, and that of V clipped to V_old ± clip.
 
     Args:
-        batch: columns value, value_target, value_weight, and value_old with clip, each
-            (tokens,). Weights of the policy's loss change nothing here.
-        coefficient: ≥ 0. Higher: the critic learns faster and, in a shared body, at the policy's cost. Usual: 0.5.
-        clip: > 0. Usual: none, or 0.2 for returns of size one.
+        batch: columns value, value_target, value_weight, each (tokens,); with clip also value_old. The weights of the
+            policy loss are not used.
+        coefficient: ≥ 0. Higher: the critic learns faster; in a shared body the policy may learn worse. Usual: 0.5.
+        clip: > 0, largest change of V that lowers the loss. Usual: None, or 0.2 for returns of about 1.
 
     Returns: loss (tokens,) and value/loss.
     Raises: MissingColumn, without a critic or targets.

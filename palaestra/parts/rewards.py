@@ -1,4 +1,4 @@
-"""Rewards from what every environment tells: its own, the outcome, penalties, shares of roles."""
+"""Rewards that fit every environment: its own reward, the outcome, penalties, and shares of roles."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from palaestra.registry import Columns, Fraction, NonNegative, PositiveInt, regi
 
 @register("reward", "environment", reads=(), writes=("reward",))
 def environment(table: StepTable) -> Float[Tensor, " rows"]:
-    """The reward column as it is: float32 (rows,)."""
+    """Use the reward of the environment unchanged: float32 (rows,)."""
     return table["reward"]
 
 
 @register("reward", "outcome", reads=("outcome", "terminated?", "truncated?"), writes=("reward",))
 def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor, " rows"]:
-    """The raw outcome on the last row of each trajectory, 0 elsewhere; replaces the environment's rewards.
+    """Replace the rewards: the raw outcome on the last row of each trajectory, and 0 on all other rows.
 
     Args:
-        table: column outcome (rows,), equal on all rows of a trajectory; terminated, truncated (rows,), if there:
-            a trajectory with neither on its last row is unfinished, and without an outcome it gets 0.
-        by: ("trajectory", "agent") puts it on every agent's last row, for estimators that follow each agent.
+        table: column outcome (rows,), equal on all rows of a trajectory. With the columns terminated and truncated
+            (rows,), a trajectory is unfinished if its last row has neither; it gets 0 if it has no outcome.
+        by: ("trajectory", "agent") puts the outcome on the last row of every agent, for estimators that treat each
+            agent separately.
 
     Returns: float32 (rows,).
-    Raises: MissingColumn, if there are no outcomes; InvalidData, if a trajectory has none.
+    Raises: MissingColumn, if there are no outcomes; InvalidData, if a finished trajectory has none.
     """
     order, last = table.timeline(*by)
     ends = order[last]
@@ -45,22 +46,22 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
         row = int(ends[missing[0, 0]])
         raise InvalidData(
             where=f"reward: outcome, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}",
-            what=f"it has no outcome, as {len(missing)} of {len(ends)}.",
-            remedy="Give `success` or `outcome` in the environment's last `info`, or use reward: environment.",
+            what=f"it has no outcome ({len(missing)} of {len(ends)} trajectories have none).",
+            remedy="Let the environment give `success` or `outcome` in its last `info`, or use reward: environment.",
         )
     return torch.zeros(len(table)).index_copy_(0, ends, result)
 
 
 @register("reward", "cut_outcome", reads=("outcome", "truncated"), writes=("outcome",))
 def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
-    """Where a trajectory was cut off and has no outcome, its outcome is `value`.
+    """Give the outcome `value` to trajectories that were cut off and have no outcome.
 
-    An environment judges an episode at its own end. Where a limit of the rollout comes first there is no outcome, and
-    parts that read outcomes refuse such rows. This part stands before them; rewards and values stay as they are.
+    An environment gives the outcome at the end of an episode. If a limit of the rollout comes first, there is none, and
+    parts that read outcomes refuse such rows. Put this part before them. Rewards and values do not change.
 
     Args:
         table: columns outcome, truncated (rows,).
-        value: what an unfinished episode is worth. Usual: 0, a failure.
+        value: the outcome of an unfinished episode. Usual: 0, a failure.
 
     Returns: `outcome`, float32 (rows,).
     """
@@ -73,11 +74,12 @@ def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
 
 @register("reward", "invalid_penalty", reads=("invalid?",), writes=("reward",), source="arXiv 2602.08847, public code")
 def invalid_penalty(table: StepTable, *, coefficient: NonNegative = 0.1) -> Float[Tensor, " rows"]:
-    """reward − coefficient · invalid.
+    """Subtract a penalty for unreadable actions: reward − coefficient · invalid.
 
     Args:
-        table: column invalid (rows,), 1 where the action was unreadable; absent, if none was.
-        coefficient: ≥ 0. Higher: formats are learned sooner, and silence may be too. Usual: 0.01–0.1.
+        table: column invalid (rows,), 1 where the action was unreadable. It may be absent.
+        coefficient: ≥ 0. Higher: the format is learned sooner, but the policy may also learn to do little. Usual:
+            0.01–0.1.
 
     Returns: float32 (rows,).
     """
@@ -90,7 +92,7 @@ def invalid_penalty(table: StepTable, *, coefficient: NonNegative = 0.1) -> Floa
 def overlong(
     table: StepTable, *, maximum: PositiveInt = 20480, buffer: PositiveInt = 4096, factor: NonNegative = 1.0
 ) -> dict[str, Float[Tensor, " rows"]]:
-    """reward + factor · p(L) on the last row of a trajectory with L response tokens.
+    """Penalize long trajectories: reward + factor · p(L) on the last row of one with L response tokens.
 
         p(L) = 0                            L ≤ maximum − buffer
                (maximum − buffer − L) / buffer    up to L = maximum
@@ -98,9 +100,11 @@ def overlong(
 
     Args:
         table: columns trajectory, turn, reward, token_count, each (rows,). A network policy has one token a step.
-        maximum: tokens of a trajectory from which on the price is full. Usual: the generation budget of an episode.
-        buffer: tokens before `maximum` over which the price rises. Higher: a gentler slope. Usual: a fifth of it.
-        factor: ≥ 0. Higher: shorter responses. Usual: 1 beside rewards of ±1, so 0.5 beside 0 and 1; 0 is no price.
+        maximum: number of tokens from which a trajectory gets the whole penalty. Usual: the token budget of an episode.
+        buffer: number of tokens below `maximum` over which the penalty grows. Higher: it grows more slowly. Usual: a
+            fifth of `maximum`.
+        factor: ≥ 0, the largest penalty. Higher: shorter responses. Usual: 1 for rewards of ±1, 0.5 for rewards of 0
+            and 1; 0: no penalty.
 
     Returns: "reward" (rows,), and "overlong" (rows,): factor · p(L), 0 on rows that are not the last.
     Raises: RecipeError, if the buffer exceeds the maximum.
@@ -108,8 +112,8 @@ def overlong(
     if buffer > maximum:
         raise RecipeError(
             where="reward: overlong",
-            what=f"`buffer: {buffer}` exceeds `maximum: {maximum}`, so that every response would be too long.",
-            remedy="Give `maximum`, the tokens that an episode may have, and a buffer of about a fifth of it.",
+            what=f"`buffer: {buffer}` exceeds `maximum: {maximum}`, so every response would get a penalty.",
+            remedy="Set `maximum` to the token budget of an episode, and `buffer` to about a fifth of it.",
         )
     counts, key = table.row_weight > 0, table.key("trajectory")
     length = segment_sum(table["token_count"], by=Key(key.codes, key.size, (), counts.double()))
@@ -136,28 +140,27 @@ def role_mix(
     own: str = "reward",
     pool: Literal["sum", "mean"] = "sum",
 ) -> Float[Tensor, " rows"]:
-    """Share between a role's own rewards and the team's: the rewards of role k in an episode sum to
+    """Mix a role's own rewards with the team's. The rewards of role k in an episode then sum to
 
         R_k = w_k · r_k + (1 − w_k) · r_team        r_k: sum (or mean) of the role's own rewards in the episode
 
-    Own rewards stay on their steps, times w; (1 − w) · r_team comes on the role's last step of the episode. Estimators
-    see R_k with `returns: [trajectory, agent]`; a role that did not act in an episode gets nothing from it. A sum
-    r_k + a · r_team, as some authors write it, is 1 + a times this with w = 1 / (1 + a), the same after a division
-    by the deviation.
+    Each step keeps its own reward times w. The role's last step of the episode also gets (1 − w) · r_team. Estimators
+    use R_k with `returns: [trajectory, agent]`. A role that did not act in an episode gets nothing from it. Some
+    authors write r_k + a · r_team. This is 1 + a times R_k with w = 1 / (1 + a), so it is the same after a division by
+    the deviation.
 
     Args:
         table: columns trajectory, agent, turn, reward, each (rows,); outcome (rows,) for `team: outcome`.
-        weight: w in [0, 1], or one for each role, `"*"` for those that are not named. Higher: roles learn their own
-            work faster, and what serves the team only by their pay; 1 leaves all rewards as they are, 0 pays all roles
-            the same. Usual: 0.5.
-        team: "sum" of all rewards of the episode, or its "outcome".
-        own: column of a role's own rewards; `process` takes a judge's scores, and where it is missing (NaN) a step
-            has none.
-        pool: "mean" divides own rewards by the role's steps in the episode that have one, so that long work is not
-            paid more.
+        weight: w in [0, 1], or one for each role, with `"*"` for roles that are not named. Higher: a role learns its
+            own work faster and the goal of the team more slowly. 1 keeps all own rewards; 0 gives all roles the same
+            sum. Usual: 0.5.
+        team: r_team: the "sum" of all rewards of the episode, or its "outcome".
+        own: column of the role's own rewards. `process` holds the scores of a judge; NaN means no reward.
+        pool: "sum", or "mean", which divides by the number of the role's steps that have a reward, so that more steps
+            bring no larger sum.
 
-    Returns: float32 (rows,), in place of the rewards; 0 on padding.
-    Raises: RecipeError, for a role without weight; InvalidData, for an episode without outcome (`team: outcome`).
+    Returns: float32 (rows,), which replaces the rewards; 0 on padding.
+    Raises: RecipeError, for a role without a weight; InvalidData, with `team: outcome` for an episode without outcome.
 
     >>> table = StepTable(group=["g"] * 2, trajectory=["a"] * 2, agent=["planner", "solver"], turn=[0, 1],
     ...                   reward=[0.8, 0.6], outcome=[1, 1])
@@ -179,7 +182,7 @@ def role_mix(
 
 
 def _shares(table: StepTable, weight: float | dict[str, float]) -> Float[Tensor, " rows"]:
-    """w of each row's role. Raises: RecipeError."""
+    """The weight w of the role of each row. Raises: RecipeError, for a role without a weight."""
     names = [str(label) for label in table.labels("agent")]
     if not isinstance(weight, dict):
         return torch.full((len(table),), weight, dtype=torch.float64)
@@ -187,8 +190,8 @@ def _shares(table: StepTable, weight: float | dict[str, float]) -> Float[Tensor,
     if missing:
         raise RecipeError(
             where="reward: role_mix, weight",
-            what=f"role `{missing[0]}` has none; there are weights for {', '.join(weight) or 'nobody'}.",
-            remedy=f'Add `{missing[0]}: …` to `weight`, or `"*": …` for all that are not named.',
+            what=f"role `{missing[0]}` has no weight. Roles with a weight: {', '.join(weight) or 'none'}.",
+            remedy=f'Add `{missing[0]}: …` to `weight`, or `"*": …` for all roles that are not named.',
         )
     each = [weight[name] if name in weight else weight["*"] for name in names]
     return torch.tensor(each, dtype=torch.float64)[table["agent"]]
@@ -201,7 +204,7 @@ def _outcomes(table: StepTable, counts: Tensor) -> Float[Tensor, " rows"]:
         row = int(lost[0, 0])
         raise InvalidData(
             where=f"reward: role_mix, trajectory {table.labels('trajectory')[int(table['trajectory'][row])]}",
-            what="it has no outcome, and `team: outcome` pays every role by it.",
-            remedy="Let the environment tell `success` in its `info`, or take `team: sum`.",
+            what="it has no outcome, and `team: outcome` needs one.",
+            remedy="Let the environment give `success` in its `info`, or set `team: sum`.",
         )
     return outcome

@@ -1,4 +1,4 @@
-"""Samplers: which tasks an iteration plays."""
+"""Samplers choose the tasks that an iteration plays."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from palaestra.registry import PositiveInt, register
 
 @register("sampler", "uniform")
 def uniform(source: HasTasks, iteration: int, count: int, seed: int) -> list[Task]:
-    """`count` tasks of split "train"; another iteration gives others, the same one the same.
+    """Draw `count` tasks of the split "train". Each iteration draws new ones; the same seed repeats them.
 
     Args:
-        source: the environment; iteration, count, seed: of the run.
+        source: the environment.
+        iteration: number of the iteration.
+        count: number of tasks.
+        seed: of the run.
     """
     return source.tasks("train", count, derive(seed, "tasks", iteration))
 
 
 @register("sampler", "repeated")
 class Repeated:
-    """`size` tasks of split "train", each once before any comes again, every time in another order.
+    """Repeat a fixed set of tasks of the split "train". Each pass plays every task once, in a new order.
 
-    What is stored by task, such as solved episodes, can be used only where tasks come again.
+    Parts that store results by task, such as solved episodes, need tasks that come again.
 
     Args:
-        size: tasks in the set. Higher: a task comes again later. Usual: a few times `rollout.tasks`.
-        success: least outcome of a success, for the metric `sampler/solved`: the share of the set that was ever solved.
+        size: number of tasks in the set. Higher: a task comes again later. Usual: a few times `rollout.tasks`.
+        success: smallest outcome that counts as a success. It serves only the metric `sampler/solved`, the share of the
+            set that was solved at least once.
     """
 
     def __init__(self, *, size: PositiveInt = 64, success: float = 1.0) -> None:
@@ -41,24 +45,24 @@ class Repeated:
         return self._set.take(source, iteration, count, seed)
 
     def learn(self, played: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-        """Note what was solved; the tasks that come next do not depend on it."""
+        """Record the solved tasks, for the metric. The choice of tasks does not depend on it."""
         self._solved |= {one.task.content_hash for one in played if (one.outcome or 0.0) >= self._success}
         return {"sampler/solved": len(self._solved) / self._size}
 
     def state_dict(self) -> dict[str, Any]:
-        """What was solved; the set and its order follow from the seed."""
+        """The solved tasks. The set and its order follow from the seed."""
         return {"solved": sorted(self._solved)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was saved."""
+        """Restore the solved tasks."""
         self._solved = set(state["solved"])
 
 
 class TrainingSet:
-    """The first call decides the set, so that further groups of an iteration come from the same one.
+    """A fixed set of training tasks, which the first call draws. Further groups of an iteration use the same set.
 
     Args:
-        size: tasks; None: every iteration has fresh ones, as with the sampler `uniform`.
+        size: number of tasks; None: every iteration draws new tasks, as the sampler `uniform` does.
     """
 
     def __init__(self, size: int | None) -> None:
@@ -66,7 +70,7 @@ class TrainingSet:
         self._tasks: list[Task] = []
 
     def take(self, source: HasTasks, iteration: int, count: int, seed: int) -> list[Task]:
-        """The tasks of an iteration: each of the set once before any comes again."""
+        """The tasks of an iteration. Every task of the set is played once before any comes again."""
         if self._size is None:
             return source.tasks("train", count, derive(seed, "tasks", iteration))
         if not self._tasks:

@@ -1,4 +1,4 @@
-"""Which rows stay in the update."""
+"""Selections: the rows that an update learns from."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from palaestra.registry import Columns, register
     source="arXiv 2503.14476",
 )
 def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = ("group",)) -> Bool[Tensor, " rows"]:
-    """Keep the rows of groups whose trajectories differ in a column, by more than the rounding of sums.
+    """Keep the groups whose trajectories differ in a column. Differences from the rounding of sums do not count.
 
     Args:
         table: that column, (rows,).
-        column: "outcome", the raw result, never shaped; "return", the sum of rewards; or any other column.
-        by: columns that peers agree in.
+        column: "outcome", the raw result; "return", the sum of rewards; or the name of another column.
+        by: rows that agree in these columns are a group.
 
-    Returns: bool (rows,), False where the group is constant.
+    Returns: bool (rows,), False where all values of the group are equal.
     Raises: MissingColumn, if there is no such column; InvalidData, if it is missing on some rows.
-    Differs from the authors' recipe: only drops; sampling more groups in their place is the sampler's affair.
+    Differs from the authors' recipe: it does not sample new groups; the strategy `dynamic_sampling` does.
     """
     values = total_return(table) if column == "return" else table[column]
     counts = table.row_weight > 0
@@ -38,8 +38,8 @@ def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = 
     if missing:
         raise InvalidData(
             where="selection: constant_groups",
-            what=f"the column `{column}` is missing on {missing} of {int(counts.sum())} rows.",
-            remedy="Use `column: return`, or give the outcome in the environment's last `info`.",
+            what=f"the column `{column}` has no value on {missing} of {int(counts.sum())} rows.",
+            remedy="Use `column: return`, or let the environment give the outcome in its last `info`.",
         )
     key = table.key(*by)
     return ~segment_equal(values, by=key)[key.codes]
@@ -47,5 +47,5 @@ def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = 
 
 @register("selection", "all", reads=(), writes=("row_weight",))
 def everything(table: StepTable) -> Bool[Tensor, " rows"]:
-    """True for each row: bool (rows,)."""
+    """Keep all rows: bool (rows,)."""
     return torch.ones(len(table), dtype=torch.bool)

@@ -1,7 +1,4 @@
-"""What a table says of tool calls: those of a whole trajectory, its outcome, and payment at its end.
-
-Knows the columns tool_call, tool_error and outcome. Knows nothing of tools or of any method's numbers.
-"""
+"""Functions for rewards by tool calls: counts and outcomes of trajectories, and rewards on their last rows."""
 
 from __future__ import annotations
 
@@ -18,30 +15,30 @@ from palaestra.errors import InvalidData
 
 
 def total_of(table: StepTable, values: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-    """The sum over the row's trajectory, padding left out: float64 (rows,)."""
+    """The sum of the values over the trajectory of each row, without padding: float64 (rows,)."""
     key = table.key("trajectory")
     own = Key(key.codes, key.size, weight=(table.row_weight > 0).double())
     return segment_sum(values.nan_to_num(), by=own)[key.codes]
 
 
 def tool_calls(table: StepTable, *, where: str) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"]]:
-    """How many tool calls the row's trajectory made, and how many of them failed: float64 (rows,) each.
+    """For each row, the number of tool calls in its trajectory, and how many of them failed: float64 (rows,) each.
 
-    Raises: InvalidData, for a negative count or more failures than calls.
+    Raises: InvalidData, for a negative count, or for more failures than calls.
     """
     calls, errors = table["tool_call"], table["tool_error"]
     refuse(
         table,
         ~((calls >= errors) & (errors >= 0)),
-        lambda row: f"{float(calls[row]):g} calls with {float(errors[row]):g} errors.",
+        lambda row: f"it has {float(calls[row]):g} tool calls, of which {float(errors[row]):g} failed.",
         where=where,
-        remedy="Let the environment tell `tool_call` and `tool_error` of each act, the second at most the first.",
+        remedy="Let the environment give `tool_call` and `tool_error` for each act, with tool_error ≤ tool_call.",
     )
     return total_of(table, calls), total_of(table, errors)
 
 
 def outcomes(table: StepTable, *, where: str, binary: bool = False) -> Float[Tensor, " rows"]:
-    """The outcome of the row's trajectory: float64 (rows,).
+    """The outcome of the trajectory of each row: float64 (rows,).
 
     Raises: InvalidData, if it is missing, not in [0, 1], or, with `binary`, neither 0 nor 1.
     """
@@ -56,13 +53,13 @@ def outcomes(table: StepTable, *, where: str, binary: bool = False) -> Float[Ten
             else f"its outcome is {float(found[row]):g}, not {'0 or 1' if binary else 'in [0, 1]'}."
         ),
         where=where,
-        remedy="Give `success` in the environment's info, true for a right answer.",
+        remedy="Let the environment give `success` in its info: true for a right answer.",
     )
     return found.double()
 
 
 def last_rows(table: StepTable) -> Bool[Tensor, " rows"]:
-    """The last row of each trajectory, padding left out: bool (rows,)."""
+    """True on the last row of each trajectory, without padding: bool (rows,)."""
     order, last = table.timeline("trajectory")
     ends = torch.zeros(len(table), dtype=torch.bool)
     ends[order[last]] = True
@@ -70,14 +67,14 @@ def last_rows(table: StepTable) -> Bool[Tensor, " rows"]:
 
 
 def at_the_end(table: StepTable, values: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-    """The values on the last rows of trajectories, 0 elsewhere and on padding: float32 (rows,)."""
+    """The values on the last row of each trajectory, and 0 on all other rows and on padding: float32 (rows,)."""
     return torch.where(last_rows(table), values, 0.0).float()
 
 
 def refuse(
     table: StepTable, wrong: Bool[Tensor, " rows"], what: Callable[[int], str], *, where: str, remedy: str = ""
 ) -> None:
-    """Raises: InvalidData, naming the first row that counts and is wrong; `what(row)` says how."""
+    """Raises: InvalidData, for the first wrong row that is not padding. `what(row)` gives the text of the error."""
     wrong = wrong & (table.row_weight > 0)
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])

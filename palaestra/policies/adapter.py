@@ -1,6 +1,6 @@
-"""The adapter policy: low-rank additions to the model of another policy, which stays as it is (LoRA).
+"""The adapter policy: low-rank additions (LoRA) to the model of another policy, whose weights do not change.
 
-Several stand on one base as policies of their own. They are trained through one shared module, and each has its own
+Several adapters can share one base. They are trained through one shared module. Each is a policy with its own
 additions, optimizer, version, value head, checkpoint and reference.
 """
 
@@ -48,9 +48,9 @@ from palaestra.registry import Positive, PositiveInt, register
     modules=("peft",),
 )
 class AdapterPolicy(LanguageSampler, LanguageTrainer):
-    """A language policy that is another one plus a low-rank addition; only the addition is its own and learns.
+    """A language policy made of another language policy and a low-rank addition. Only the addition is trained.
 
-    At the start it is its base exactly (B = 0). Adapters that change places change the roles they play.
+    At the start it equals its base exactly, since B = 0.
     """
 
     module: AdapterModule
@@ -71,28 +71,30 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     ) -> None:
         """
         Args:
-            name: as in the recipe; setup: seed, device, and the policies that are made already.
-            of: the policy that it stands on: a language policy that is not trained.
-            model: folder that `palaestra export` or peft wrote; it decides the next three options, which are then
+            name: the name in the recipe.
+            setup: gives the seed, the device and the policies that are already made.
+            of: name of the base, a language policy that is not trained.
+            model: folder that `palaestra export` or peft wrote. It decides the next three options, which are then
                 refused.
-            rank: of the addition. Higher: more capacity, more memory. Usual: 4 to 64; 1 is often enough with rewards.
-            alpha: the addition is multiplied by alpha / rank. Higher: larger steps at the same learning rate.
-                Usual: 16 to 32. Learning rates are about ten times those of all weights.
-            targets: names of the linear layers that get one. None: all but the output layer.
-            value_head: learn V of each response token's position (a critic).
+            rank: of the additions. Higher: more capacity, more memory. Usual: 4 to 64; with reinforcement learning 1
+                is often enough.
+            alpha: the additions are multiplied by alpha / rank. Higher: larger steps at the same learning rate. Usual:
+                16 to 32, with a learning rate about ten times as high as for all weights.
+            targets: names of the linear layers that get an addition. None: all but the output layer.
+            value_head: add a critic that learns V at the position of each response token.
             value_layers: widths of the layers in the value head.
-            critic_gradient: let the value loss move the adapter. False: it moves the value head alone.
+            critic_gradient: whether the value loss also trains the adapter. False: it trains only the value head.
 
-        Raises: RecipeError, if `of` is no language policy or a target no layer; CheckpointError, for a folder that
-            does not fit; MissingExtra.
+        Raises: RecipeError, if `of` is not a language policy or a target is not a layer; CheckpointError, if the folder
+            does not fit; MissingExtra, if peft is not installed.
         """
         base = setup.policies.get(of)
         if not isinstance(base, LanguagePolicy):
             raise RecipeError(
                 where=f"policies.{name}.policy.adapter.of",
-                what=f"`{of}` is no language policy, so there is no model to adapt.",
+                what=f"`{of}` is not a language policy, so it has no model to adapt.",
                 options=sorted(other for other, made in setup.policies.items() if isinstance(made, LanguagePolicy)),
-                remedy="Name a policy of kind `language`.",
+                remedy="Give the name of a policy of kind `language`.",
             )
         seed = derive(setup.seed, name) % 2**31
         if model is None:
@@ -118,28 +120,28 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
 
     @property
     def model(self) -> Any:  # type: ignore[override]
-        """The causal language model with the addition, over the base's weights."""
+        """The causal language model with the additions. It shares the weights of the base."""
         return self.adapter.get_base_model()
 
     @staticmethod
     def stands_on(options: Mapping[str, Any]) -> str:
-        """The policy that must be made before one with these options."""
+        """The name of the base, which must be made first."""
         return str(options["of"])
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
-        """What parts may use of this policy: {"tokens"}, and {"critic"} with a value head."""
+        """The abilities that this policy gives to parts: "tokens", and "critic" with a value head."""
         return frozenset({"tokens"} | ({"critic"} if options.get("value_head") else set()))
 
     def clone(self) -> AdapterPolicy:
-        """The same policy on the same base with an adapter of its own, and no engine yet."""
+        """A copy on the same base with its own adapter and without an engine."""
         other = copy.copy(self)
         other.engine = None
         other._hold(second(self.adapter, self.module), copy.deepcopy(self.module.value), self.module.critic_gradient)
         return other
 
     def train_through(self, network: LanguageModule) -> None:
-        """Train over this copy of the base, whose weights are spread over processes; the adapter itself is whole."""
+        """Train with this copy of the base, whose weights are sharded over processes. The adapter is not sharded."""
         self.network = network
 
     def trained_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -152,12 +154,12 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
 
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
-        """Write a Hugging Face folder of base and adapter in one, and the adapter alone below `adapter` (for peft)."""
+        """Write the merged model as a Hugging Face folder, and the adapter alone in its folder `adapter`, for peft."""
         save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value)
         self.adapter.save_pretrained(Path(folder) / FOLDER, save_embedding_layers=False)
 
     def architecture(self) -> dict[str, Any]:
-        """What must agree before weights are exchanged: the base's architecture and the adapter's."""
+        """The values that must be equal before weights are loaded: those of the base and of the adapter."""
         config = self.adapter.peft_config[self.adapter.active_adapter]
         own = {"rank": config.r, "alpha": config.lora_alpha, "targets": sorted(config.target_modules)}
         own["value_head"] = list(self.value_layers) or self.has_critic

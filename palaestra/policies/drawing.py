@@ -1,7 +1,4 @@
-"""Drawing actions: from logits and seeds to indices, each row by itself.
-
-Knows numbers only. No random state is kept anywhere: a seed decides its row's draw.
-"""
+"""Samples actions from logits. The draw of a row depends only on its logits and its seed, not on a random state."""
 
 from __future__ import annotations
 
@@ -18,12 +15,14 @@ from palaestra.data.entropy_signal import EntropyTemperature, factors
 
 @dataclass(slots=True, eq=False)
 class Choice:
-    """What `act_batch` answers for n rows.
+    """The actions that `act_batch` chooses for n rows.
 
-    index: int32 (n,). logprob, entropy: float32 (n,) of the distribution sampled from; entropy if asked for, and
-        with `entropy_temperature` before it.
-    finite: bool (n,), False where the logits are no numbers and the row must not be used.
-    memory: (n, memory), for the next act; None without memory.
+    Attributes:
+        index: int32 (n,), the chosen actions.
+        logprob: float32 (n,), their log-probabilities under the distribution that was sampled from.
+        entropy: float32 (n,), of the distribution at `temperature`, before `entropy_temperature`; None, unless asked.
+        finite: bool (n,), False where the logits are not finite and the row must not be used.
+        memory: (n, memory), for the next act; None without memory.
     """
 
     index: np.ndarray
@@ -33,7 +32,7 @@ class Choice:
     memory: Tensor | None = None
 
     def action(self, row: int) -> Action:
-        """The action of one row: index as value, its digits as text, itself as the only token."""
+        """The action of one row. The index is its value, its only token and, as digits, its text."""
         index = int(self.index[row])
         return Action(
             text=str(index),
@@ -45,7 +44,7 @@ class Choice:
 
 
 def uniform(seeds: Sequence[int]) -> np.ndarray:
-    """float64 (n,) in [0, 1): a hash of each seed (the SplitMix64 finalizer), so that no state is kept."""
+    """Hash each seed to a number in [0, 1), by the finalizer of SplitMix64. Returns float64 (n,)."""
     z = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -65,8 +64,8 @@ def draw(
 
         p = softmax(logits / temperature) over legal actions        index = #{a : Σ_{b ≤ a} p_b ≤ u}
 
-    Temperature 0 takes the largest logit; the distribution is then a point, log-probability and entropy 0. Where a
-    row has an `entropy_temperature`, that changes its temperature by the entropy which the row has at `temperature`.
+    At temperature 0 the action with the largest logit is taken, and its log-probability and entropy are 0. If a row has
+    an `entropy_temperature`, this changes the row's temperature by the entropy that it has at `temperature`.
     """
     at = np.broadcast_to(np.asarray(temperature, np.float32), len(logits))
     greedy = at == 0
@@ -87,20 +86,20 @@ def draw(
 
 
 def _distribution(logits: Tensor, at: np.ndarray, legal: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities, float64, and log-probabilities, float32 (n, actions), at each row's temperature."""
+    """Probabilities, float64, and log-probabilities, float32, at each row's temperature: (n, actions) each."""
     scaled = logits / torch.from_numpy(np.where(at == 0, np.float32(1), at))[:, None]
     logprobs = torch.log_softmax(masked(scaled, legal), -1).numpy()
     return np.exp(logprobs.astype(np.float64)), logprobs
 
 
 def masked(logits: Tensor, legal: Tensor | None) -> Tensor:
-    """Logits (n, actions) with those of forbidden actions so low that their probability is 0."""
-    # The lowest finite number, not −∞: its probability is 0 as well, and 0 · logprob stays a number.
+    """Lower the logits (n, actions) of illegal actions so far that their probability is 0."""
+    # The lowest finite number also gives probability 0. With −∞, 0 · logprob would be NaN.
     return logits if legal is None else logits.masked_fill(~legal, torch.finfo(logits.dtype).min)
 
 
 def stack_legal(masks: Sequence[np.ndarray | None], actions: int) -> np.ndarray | None:
-    """bool (n, actions) of masks where None allows everything; None if all do."""
+    """Stack masks to bool (n, actions). A mask of None allows all actions. Returns None if all masks are None."""
     if all(mask is None for mask in masks):
         return None
     return np.stack([np.ones(actions, bool) if mask is None else mask for mask in masks])

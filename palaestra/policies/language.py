@@ -1,6 +1,7 @@
-"""The language policy: a causal language model, its tokenizer and an optional value head.
+"""The language policy: a causal language model with its tokenizer and an optional value head.
 
-Sampling is in `palaestra.policies.language_sampler`, training in `palaestra.policies.language_trainer`.
+The code for sampling is in `palaestra.policies.language_sampler`, and that for training in
+`palaestra.policies.language_trainer`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from palaestra.registry import PositiveInt, register
     },
 )
 class LanguagePolicy(LanguageSampler, LanguageTrainer):
-    """Observations in, text out, by a causal language model.
+    """Answer observations with text, by a causal language model.
 
-    Without `model` a small Llama is made on the spot and its tokenizer is trained on transcripts of the
-    environment; with `model` any folder that `AutoModelForCausalLM` reads is loaded.
+    `model` is a folder that `AutoModelForCausalLM` can load. Without it, a new small Llama is made, with a tokenizer
+    that is trained on transcripts of the environment.
     """
 
     small = {"hidden": 32, "layers": 1, "heads": 2}
@@ -60,20 +61,22 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
     ) -> None:
         """
         Args:
-            name: as in the recipe; setup: seed, transcripts, device.
-            model: folder in Hugging Face format; it decides the next five options, which are then refused.
+            name: the name in the recipe.
+            setup: gives the seed, the transcripts and the device.
+            model: folder in Hugging Face format. It decides the next five options, which are then refused.
             hidden: width. Higher: more capacity, quadratic cost. Usual here: 64 to 256.
-            layers: blocks of attention and MLP. Higher: more capacity, slower. Usual here: 2 to 4.
-            heads: of attention, a divisor of hidden. Usual here: 4.
-            context: most tokens of a prompt and its response. Higher: longer episodes, more memory. Usual here: 512.
-            vocabulary: most tokens of the trained tokenizer.
-            value_head: learn V of each response token's position (a critic).
+            layers: number of blocks of attention and MLP. Higher: more capacity, slower. Usual here: 2 to 4.
+            heads: number of attention heads, a divisor of hidden. Usual here: 4.
+            context: largest number of tokens of a prompt with its response. Higher: longer episodes, more memory. Usual
+                here: 512.
+            vocabulary: largest number of tokens of the trained tokenizer.
+            value_head: add a critic that learns V at the position of each response token.
             value_layers: widths of the layers in the value head. Usual: none, or (hidden,) without critic_gradient.
-            critic_gradient: let the value loss move the model. False: it moves the value head alone.
+            critic_gradient: whether the value loss also trains the model. False: it trains only the value head.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
-            # With the leading space that the renderer gives every text.
+            # The renderer puts a space before every text.
             texts = [" " + text.strip() for text in setup.texts()]
             self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
             causal: Any = make_causal_lm(
@@ -98,31 +101,31 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
 
     @property
     def model(self) -> Any:  # type: ignore[override]
-        """The causal language model inside `module`; where that is spread over processes, a whole copy."""
+        """The causal language model of `module`. If that is sharded over processes, this is an unsharded copy."""
         return self.module.model if self._whole is None else self._whole
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
-        """What parts may use of this policy: {"tokens", "transformer"}, and {"critic"} with a value head."""
+        """The abilities that this policy gives to parts: "tokens" and "transformer", and "critic" with a value head."""
         return frozenset({"tokens", "transformer"} | ({"critic"} if options.get("value_head") else set()))
 
     def clone(self) -> LanguagePolicy:
-        """The same policy with weights of its own, and no engine yet."""
+        """A copy of the policy with its own weights and without an engine."""
         other = copy.copy(self)
         other.module = other.network = copy.deepcopy(self.module)
         other.engine = other._base = None
         return other
 
     def train_through(self, network: LanguageModule) -> None:
-        """Train this network, a copy whose weights are spread over processes; `model` stays whole, for the engine.
+        """Train `network`, a copy whose weights are sharded over processes. The engine uses `model`, which stays whole.
 
-        `weights_changed` brings each update there.
+        `weights_changed` copies each update to `model`.
         """
         self._whole = self.model.requires_grad_(False)
         self.module = self.network = network
 
     def weights_changed(self, version: int) -> None:
-        """As every language policy's; where weights are spread, all processes call this together."""
+        """Publish the weights to the engine. If weights are sharded, all processes must call this together."""
         if self._whole is not None:
             with torch.no_grad():
                 for own, spread in zip(self._whole.parameters(), self.module.model.parameters(), strict=True):
@@ -130,7 +133,7 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         super().weights_changed(version)
 
     def as_base(self) -> LanguageModule:
-        """What adapters on this policy share: one module over the same weights, through which nothing trains them."""
+        """The module that all adapters on this policy share. It has the same weights but does not train them."""
         if self._base is None:
             model = sharing(self.model)
             self._base = LanguageModule(self.name, model, None, self.token_outputs, critic_gradient=True)
@@ -138,11 +141,11 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
 
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
-        """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head beside them."""
+        """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head if there is one."""
         save_language(Path(folder), self.model, self.tokenizer, self.module.value)
 
     def architecture(self) -> dict[str, Any]:
-        """What must agree before weights are exchanged."""
+        """The values that must be equal before weights are loaded."""
         config = self.model.config
         return {
             "kind": "language",

@@ -1,6 +1,6 @@
-"""The sampler half of a language policy: observations in, prompts as token ids, an engine, text out.
+"""The sampling side of a language policy. It makes prompts from observations, and an engine generates the responses.
 
-How what was sampled is trained on is in `palaestra.policies.language_trainer`.
+The code for training is in `palaestra.policies.language_trainer`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from palaestra.data.protocols import Engine, Policy, Request, Response, Sampling
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.adapters import named_tensors
 
-TOGETHER = 512  # prompts in the engine at the same time
+TOGETHER = 512  # most prompts of `respond` in the engine at the same time
 
 
 class LanguageSampler(Policy, Protocol):
-    """What agents' sessions ask of policies of a causal language model.
+    """The methods of a language policy that the sessions of agents call.
 
     Attributes:
-        tokenizer, renderer, limit: how observations become ids, and the most ids of a prompt and its response.
-        engine: what generates with `model`; set before the first act.
+        tokenizer, renderer: make token ids from observations.
+        limit: largest number of ids of a prompt with its response.
+        engine: generates with `model`. It must be set before the first act.
     """
 
     tokenizer: Any
@@ -38,30 +39,30 @@ class LanguageSampler(Policy, Protocol):
 
     @property
     def choices(self) -> int:  # type: ignore[override]
-        """How many tokens there are to choose from: their entropy is at most ln(choices)."""
+        """The size of the vocabulary. The entropy of a token is at most ln(choices)."""
         return int(self.model.config.get_text_config().vocab_size)
 
     def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
-        """A conversation of one agent in one episode; without a context it has its full history."""
+        """Open the session of one agent in one episode. Without a context, its prompts hold the full history."""
         context = context or FullHistory()
         return LanguageSession(self, context.start_for(self.renderer, key), sampling, key)
 
     def weights_changed(self, version: int) -> None:
-        """Call after each update: the engine takes the weights over, and forgets what older ones computed."""
+        """Publish the weights to the engine, which drops what it computed with older ones. Training calls this."""
         self.version = version
         if self.engine is not None:
             self.engine.publish(self.name, self.trained_tensors(), version)
 
     def trained_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and tensors of what an update changes in the model that generates."""
+        """Names and tensors of the weights that an update changes."""
         return named_tensors(self.model)
 
     def connected(self) -> Engine:
-        """The engine that generates. Raises: PalaestraError, if there is none."""
+        """The engine. Raises: PalaestraError, if it is not set."""
         if self.engine is None:
             raise PalaestraError(
                 where=f"policy {self.name}",
-                what="it has no engine to generate with.",
+                what="it has no engine, so it cannot generate.",
                 remedy="Set `policy.engine = InProcessEngine(models={policy.name: policy.model})`.",
             )
         return self.engine
@@ -69,13 +70,14 @@ class LanguageSampler(Policy, Protocol):
     def respond(
         self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int = 32
     ) -> list[Action]:
-        """What this policy would say now where these rows were acted; for the time between rollouts.
+        """Sample a response with the current weights for the prompt of each row. Use it between rollouts.
 
-        It runs an event loop of its own, so it is not for programs. No session is left behind.
+        It runs a new event loop, so programs cannot call it. It closes the sessions that it opens in the engine.
 
         Args:
-            rows: steps of episodes that this policy (of any version) has played. seeds: one decides each draw.
-            max_tokens: most response tokens, as far as the model's context has room.
+            rows: steps of episodes that this policy has played, in any version.
+            seeds: one for each row; it decides the draw.
+            max_tokens: largest number of response tokens. The model's context may leave room for fewer.
 
         Raises: EpisodeFailure, if a prompt leaves no room or the engine fails; PalaestraError, without an engine.
         """
@@ -97,7 +99,7 @@ class LanguageSampler(Policy, Protocol):
                     boundary="engine",
                     where=f"policy {self.name}",
                     what=f"a prompt of {len(prompt)} tokens leaves no room for a response.",
-                    remedy="Raise `policies.….policy.language.context`, or use a context that forgets.",
+                    remedy="Raise `policies.….policy.language.context`, or use a context that shortens the history.",
                 )
             async with gate:
                 try:
@@ -116,21 +118,21 @@ class LanguageSampler(Policy, Protocol):
 
 @dataclass(slots=True)
 class LanguageSession(Session):
-    """One agent's conversation: a context that appends, and the engine's cached keys and values."""
+    """The session of one agent: its conversation, and its place in the engine, which caches keys and values."""
 
     policy: LanguageSampler
     conversation: Conversation
     sampling: Sampling
     key: Hashable
     segment: int = -1
-    unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment, new to the engine
-    in_engine: bool = False  # the engine has a session for this segment
+    unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment that the engine has not read
+    in_engine: bool = False  # whether the engine has a session for this segment
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
         """Sample a response.
 
-        Raises: ContextFull, when a grown history leaves no room; EpisodeFailure, when the very first
-            prompt does not fit.
+        Raises: ContextFull, if the history leaves no room for a response; EpisodeFailure, if the first prompt leaves
+            none.
         """
         engine = self.policy.connected()
         prompt = self.conversation.observe(observation)
@@ -159,22 +161,22 @@ class LanguageSession(Session):
         return replace(response, action=action, prompt=prompt.ids, segment=prompt.segment)
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take a given action: its text becomes the response ids."""
+        """Take a given action. Its text is tokenized as the response."""
         ids = self.policy.renderer.action(action.text or str(action.value))
         return self.replay(observation, Action(text=action.text, value=action.value, tokens=ids, finish=action.finish))
 
     def replay(self, observation: Observation, action: Action) -> Response:
-        """Take an action of this very policy again: its ids are the response, whatever its text would give."""
+        """Take a recorded action of this policy again. Its token ids are the response; its text is not tokenized."""
         prompt = self.conversation.observe(observation)
         if self.conversation.length + len(action.tokens) > self.policy.limit:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
         self.conversation.respond(action.tokens)
-        self.unread += [prompt.ids, action.tokens]  # the engine reads them when the next response is asked for
+        self.unread += [prompt.ids, action.tokens]  # the engine reads them with the next request
         return Response(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
 
     def fork(self, key: Hashable) -> LanguageSession:
-        """A copy that goes on from here; what the engine has read is not read again.
+        """A copy that continues from here. The engine does not read the earlier ids again.
 
         Raises: ContractError, if the engine cannot fork.
         """
@@ -186,11 +188,11 @@ class LanguageSession(Session):
         return copied
 
     def history(self) -> Conversation:
-        """What makes its prompts."""
+        """The conversation that makes the prompts."""
         return self.conversation
 
     def end(self, observation: Observation | None) -> NextPrompt | None:
-        """Free the engine's memory; the prompt ids that `observation` would have had, if they fit."""
+        """Close the engine's session. Returns the prompt ids of `observation`, if there is a critic and they fit."""
         self._forget()
         if observation is None or self.segment < 0 or not self.policy.has_critic:
             return None
@@ -198,7 +200,7 @@ class LanguageSession(Session):
         return NextPrompt(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
 
     def _enter(self, prompt: Prompt) -> None:
-        """Where a segment starts, the one before it is forgotten."""
+        """Close the previous segment in the engine, if the prompt starts a new one."""
         if prompt.fresh:
             self._forget()
             self.segment, self.unread, self.in_engine = prompt.segment, [], False
@@ -214,6 +216,6 @@ class LanguageSession(Session):
         raise EpisodeFailure(
             boundary="engine",
             where=f"policy {self.policy.name}",
-            what=f"the first prompt has {length} tokens and the model's context {limit}: no response fits.",
+            what=f"the first prompt has {length} tokens and the model's context {limit}, so no response fits.",
             remedy="Shorten the observation, or raise `policies.….policy.language.context`.",
         )

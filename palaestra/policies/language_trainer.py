@@ -1,6 +1,6 @@
-"""The trainer half of a language policy: from recorded steps to log-probabilities, entropies and values with gradient.
+"""The training side of a language policy: log-probabilities, entropies and values of recorded steps, with gradient.
 
-How a token is sampled is in `palaestra.policies.language_sampler`.
+The code for sampling is in `palaestra.policies.language_sampler`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from palaestra.models.devices import device_of
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
-CHUNK_LOGITS = 2**26  # logits that exist at once: 256 MB in float32
-VALUE_HEAD = "value_head.safetensors"  # beside an exported model
+CHUNK_LOGITS = 2**26  # most logits in memory at once: 256 MB in float32
+VALUE_HEAD = "value_head.safetensors"  # in the folder of an exported model
 
 
 class LanguageModule(nn.Module):
-    """A causal language model, an optional value head, and what both say about sequences of tokens.
+    """A causal language model with an optional value head. It computes the outputs of sequences of tokens.
 
-    Policies on one base call the same object and hand over their adapter; without one it is the base itself, which is
-    also their reference. A call changes neither a setting nor a `requires_grad`.
+    Policies on one base share this object, and each call gives the adapter to use. A call without an adapter uses the
+    base, which is also the reference of these policies. A call changes no setting and no `requires_grad`.
 
     Args:
-        name: of the policy, for messages.
-        model: of transformers. value: V of each position, from the last hidden states.
-        token_outputs: functions that `LanguageTrainer` describes.
-        critic_gradient: let the value loss move the model, not the value head alone.
+        name: of the policy, for errors.
+        model: a model of transformers.
+        value: gives V of each position from the last hidden states.
+        token_outputs: see `LanguageTrainer`.
+        critic_gradient: whether the value loss also trains the model. False: it trains only the value head.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class LanguageModule(nn.Module):
     def forward(
         self, batch: LanguageInputs, outputs: Collection[str], adapter: AdapterModule | None = None
     ) -> PolicyOutputs:
-        """These outputs of the response tokens, with gradient.
+        """Compute these outputs of the response tokens, with gradient.
 
         Args:
-            adapter: low-rank additions, and a value head of its own; None: the base.
+            adapter: the low-rank additions and the value head to use; None: those of the base.
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
         with reading(batch.lengths), adding(additions):
@@ -77,9 +78,9 @@ class LanguageModule(nn.Module):
     def _of_tokens(
         self, hidden: Tensor, batch: LanguageInputs, wanted: Sequence[str], additions: Additions | None
     ) -> dict[str, Tensor]:
-        """These outputs, chunk by chunk, so that logits of all tokens never exist at once.
+        """Compute these outputs in chunks, so that the logits of all tokens are never in memory at once.
 
-        With gradient and several chunks, the backward pass computes each chunk's logits again.
+        If there are several chunks, the backward pass computes the logits of each chunk again.
         """
         chunk = max(1, CHUNK_LOGITS // int(self.model.config.get_text_config().vocab_size))
         if len(hidden) <= chunk:
@@ -95,7 +96,7 @@ class LanguageModule(nn.Module):
     ) -> dict[str, Tensor]:
         with adding(additions):
             logits = self._logits(hidden).float()
-        if temperature not in (0.0, 1.0):  # dividing by 1 would cost a tenth of a step
+        if temperature not in (0.0, 1.0):  # dividing by 1 would cost a tenth of the time of a step
             logits = logits / temperature
         return token_columns(self.token_outputs, torch.log_softmax(logits, -1), targets, wanted, policy=self.name)
 
@@ -106,12 +107,13 @@ class LanguageModule(nn.Module):
 
 
 class AdapterModule(nn.Module):
-    """What is an adapter's own, and trained: low-rank additions by their places in the model, and a value head.
+    """The trained weights of an adapter: its low-rank additions and its value head.
 
     Args:
-        adapter: the modules that hold the additions' weights. additions: the same weights by layer of the model.
-        value: V of each position, from the last hidden states.
-        critic_gradient: let the value loss move the adapter, not the value head alone.
+        adapter: the modules that hold the weights of the additions.
+        additions: the same weights by layer of the model.
+        value: gives V of each position from the last hidden states.
+        critic_gradient: whether the value loss also trains the adapter. False: it trains only the value head.
     """
 
     def __init__(
@@ -129,14 +131,14 @@ def _end_values(head: nn.Module, hidden: Tensor, ends: Tensor) -> Tensor:
 
 
 class LanguageTrainer(Policy, Protocol):
-    """What the training room asks of policies of a causal language model.
+    """The methods of a language policy that training calls.
 
     Attributes:
-        token_outputs: output → function of log-probabilities (tokens, vocabulary) and the taken ids (tokens,), giving
-            (tokens, …). A subclass adds an entry, and losses may read the output.
-        module: what is trained, saved and handed to the optimizer.
-        network: what is called; policies on one base share it.
-        adapter_module: what is the policy's own on a shared network; None: the network is the policy's own.
+        token_outputs: output → function that takes the log-probabilities (tokens, vocabulary) and the taken ids
+            (tokens,) and returns (tokens, …). A subclass can add an output, which losses may read.
+        module: the module that is trained and saved.
+        network: the module that computes outputs. Policies on one base share it.
+        adapter_module: the policy's own weights on a shared network; None: the network belongs to this policy alone.
     """
 
     token_outputs: ClassVar[Mapping[str, TokenOutput]] = {"logprob": token_logprob, "entropy": token_entropy}
@@ -149,23 +151,25 @@ class LanguageTrainer(Policy, Protocol):
 
     @classmethod
     def outputs_with(cls, options: Mapping[str, Any]) -> frozenset[str]:
-        """The outputs that a policy with these options has."""
+        """The outputs of a policy with these options."""
         return frozenset({*cls.token_outputs, *(("value",) if options.get("value_head") else ())})
 
     @property
     def outputs(self) -> frozenset[str]:  # type: ignore[override]
-        """What `forward` can be asked for: the names of `token_outputs`, and "value" with a value head."""
+        """The outputs that `forward` can give: the names of `token_outputs`, and "value" with a value head."""
         return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
 
     def collate(self, rows: Sequence[Row], *, temperature: float) -> LanguageSamples:
-        """Rows of this policy as token sequences: one per segment, steps merged where ids are an exact prefix."""
+        """Make token sequences from rows of this policy, one for each segment."""
         return collate(rows, temperature=temperature, limit=self.limit)
 
     def forward(self, samples: LanguageSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
-        """Outputs for the response tokens of these samples, with gradient.
+        """Compute outputs for the response tokens of these samples, with gradient.
 
         Args:
-            outputs: names of `self.outputs`; "bootstrap_value" adds the value behind samples that were cut off.
+            samples: from `collate`.
+            which: indices of the samples to read.
+            outputs: names from `self.outputs`. "bootstrap_value" also gives the value after samples that were cut off.
 
         Raises: ContractError, for an output that the policy does not have.
         """
@@ -175,7 +179,7 @@ class LanguageTrainer(Policy, Protocol):
 
 
 def save_language(folder: Path, model: Any, tokenizer: Any, value: nn.Module | None) -> None:
-    """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head beside them."""
+    """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head if there is one."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if value is not None:

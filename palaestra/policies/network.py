@@ -1,9 +1,7 @@
-"""The network policy: observation vectors in, one of a fixed number of actions out; one token per act.
+"""The network policy reads observation vectors and chooses one of a fixed number of actions. An act is one token.
 
-Knows vectors, actor-critic modules and sampling. Knows nothing of environments, rewards or estimators.
-
-What an act draws depends on its seed, its vector and the weights: not on the global random state, and not on
-who else is asked at the same time.
+The choice depends only on the seed of the act, the vectors that the agent has seen and the weights. It does not depend
+on the global random state, or on other agents that act at the same time.
 """
 
 from __future__ import annotations
@@ -36,15 +34,15 @@ from palaestra.registry import PositiveInt, register
 
 MODULES: dict[str, Any] = {"mlp": ActorCritic, "gru": RecurrentActorCritic}
 ARCHITECTURE, WEIGHTS = "network.json", "network.safetensors"
-SMALLEST = 16  # rows of a forward pass; matrix kernels for very few rows round differently from all others
+SMALLEST = 16  # rows of a forward pass; matrix kernels round differently for very few rows
 
 
 @register("policy", "network", ignores_if={"model": ("hidden", "body", "activation", "shared")})
 class NetworkPolicy(Policy):
     """An actor-critic over observation vectors and discrete actions."""
 
-    # Output → function of log-probabilities (tokens, actions) and the taken actions (tokens,), giving (tokens, …). A
-    # subclass adds an entry, and losses may read the output.
+    # Output → function that takes the log-probabilities (tokens, actions) and the taken actions (tokens,) and returns
+    # (tokens, …). A subclass can add an output, which losses may read.
     token_outputs: ClassVar[Mapping[str, TokenOutput]] = {"logprob": token_logprob, "entropy": token_entropy}
 
     def __init__(
@@ -61,15 +59,16 @@ class NetworkPolicy(Policy):
     ) -> None:
         """
         Args:
-            name: as in the recipe; setup: seed, sizes of vector and action space, device.
-            model: folder that `save` wrote; it decides the options below. Only `critic` may be given beside it, for
-                those who ask what the policy has before it is loaded.
+            name: the name in the recipe.
+            setup: gives the seed, the sizes of vectors and actions, and the device.
+            model: folder that `save` wrote. It decides the options below. Of these only `critic` may be given too,
+                because checks before the run read it.
             hidden: widths of the layers. Higher: more capacity, slower. Usual: (64, 64).
-            body: "mlp" sees the present vector; "gru" remembers its episode (last width: its memory).
+            body: "mlp" reads the current vector; "gru" remembers the episode (last width: its memory).
             activation: "tanh", or "relu" for large inputs.
             critic: learn values.
-            shared: actor and critic read one body, so that the value loss moves what the actor reads. False: each
-                has a body of its own. Usual: False.
+            shared: whether actor and critic share one body, so that the value loss changes the actor too. False: each
+                has its own body. Usual: False.
 
         Raises: RecipeError, if the environment has no vectors or no fixed number of actions; CheckpointError,
             if `model` holds no network policy or one of other sizes.
@@ -95,34 +94,34 @@ class NetworkPolicy(Policy):
 
     @property
     def device(self) -> torch.device:
-        """Where the module is."""
+        """The device of the module."""
         return device_of(self.module)
 
     @property
     def choices(self) -> int:  # type: ignore[override]
-        """How many actions there are to choose from: their entropy is at most ln(choices)."""
+        """The number of actions. The entropy of an act is at most ln(choices)."""
         return self.actions
 
     @classmethod
     def outputs_with(cls, options: Mapping[str, Any]) -> frozenset[str]:
-        """The outputs that a policy with these options has."""
+        """The outputs of a policy with these options."""
         return frozenset({*cls.token_outputs, *(("value",) if options.get("critic", True) else ())})
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
-        """What parts may use of this policy: {"critic"}, unless it is switched off."""
+        """The abilities that this policy gives to parts: {"critic"}, unless `critic` is False."""
         return frozenset({"critic"} if options.get("critic", True) else ())
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> NetworkSession:
-        """One agent in one episode; a context is of no use to vectors.
+        """Open the session of one agent in one episode. The context is not used.
 
-        Raises: RecipeError, for top-k or top-p, which training could not reproduce.
+        Raises: RecipeError, for top-k or top-p, whose probabilities training could not compute.
         """
         if sampling.top_k or sampling.top_p < 1:
             raise RecipeError(
                 where=f"policy {self.name}",
-                what=f"a network policy samples all actions, found top_k={sampling.top_k}, top_p={sampling.top_p}.",
-                remedy="Leave `rollout.top_k` at 0 and `rollout.top_p` at 1; `rollout.temperature` is obeyed.",
+                what=f"a network policy cannot sample with top_k={sampling.top_k} and top_p={sampling.top_p}.",
+                remedy="Leave `rollout.top_k` at 0 and `rollout.top_p` at 1. `rollout.temperature` may be changed.",
             )
         return NetworkSession(self, sampling, self.module.start(1), self._batcher)
 
@@ -138,15 +137,16 @@ class NetworkPolicy(Policy):
         entropy: bool = False,
         entropy_temperature: Sequence[EntropyTemperature | None] = (),
     ) -> Choice:
-        """Act for n agents in one forward pass. A row's answer does not depend on the other rows.
+        """Choose the actions of n agents in one forward pass. No row depends on another row.
 
         Args:
-            vectors: float32 (n, size). seeds: n integers, each deciding its row's draw.
-            temperature: one, or (n,); 0 takes the most probable action (whose log-probability is then 0).
-            memory: of the rows' previous acts; None at the start of episodes.
-            legal: bool (n, actions); None: all.
-            entropy: ask for the entropy of each distribution, in nats.
-            entropy_temperature: per row, see `drawing.draw`.
+            vectors: float32 (n, size).
+            seeds: n integers; each decides the draw of its row.
+            temperature: one number, or (n,). 0 takes the most probable action, whose log-probability is then 0.
+            memory: from the previous acts of the rows; None at the start of episodes.
+            legal: bool (n, actions); None: all actions are legal.
+            entropy: whether to return the entropy of each distribution, in nats.
+            entropy_temperature: for each row, see `drawing.draw`.
         """
         rows = len(vectors)
         with torch.inference_mode():
@@ -167,19 +167,20 @@ class NetworkPolicy(Policy):
     def respond(
         self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int = 1
     ) -> list[Action]:
-        """What this policy would do now where these rows were acted; for the time between rollouts.
+        """Choose an action with the current weights for the observation of each row. Use it between rollouts.
 
         Args:
-            rows: steps with vectors. seeds: one decides each draw.
-            max_tokens: not read: an act is one token.
+            rows: steps with vectors.
+            seeds: one for each row; it decides the draw.
+            max_tokens: not used, since an act is one token.
 
         Raises: RecipeError, for a policy with memory; EpisodeFailure, if the logits are not finite.
         """
         if self.module.start(1) is not None:
             raise RecipeError(
                 where=f"policy {self.name}",
-                what="its memory needs a whole episode, and single steps are asked for.",
-                remedy="Use `body: mlp`, with vectors that say all that matters.",
+                what="a policy with memory needs whole episodes, and this call gives it single steps.",
+                remedy="Use `body: mlp`, with vectors that hold all that the policy needs.",
             )
         choice = self.act_batch(
             np.stack([self.vector(row.step.observation) for row in rows]),
@@ -192,7 +193,7 @@ class NetworkPolicy(Policy):
         return [choice.action(row) for row in range(len(rows))]
 
     def answer(self, questions: Sequence[Question]) -> list[Action | EpisodeFailure]:
-        """Act for all who ask, together; their sessions' memories move on."""
+        """Answer several questions in one forward pass, and update the memories of their sessions."""
         memories = [question.session.memory for question in questions if question.session.memory is not None]
         choice = self.act_batch(
             np.stack([question.vector for question in questions]),
@@ -209,7 +210,10 @@ class NetworkPolicy(Policy):
         return [choice.action(row) if fine else self._not_finite() for row, fine in enumerate(choice.finite)]
 
     def vector(self, observation: Observation) -> np.ndarray:
-        """float32 (size,). Raises: EpisodeFailure, without one of this length, or with words it cannot read."""
+        """The observation's vector: float32 (size,).
+
+        Raises: EpisodeFailure, if there is no vector of this length, or if there is an instruction in words.
+        """
         refuse_instruction(observation, self.name)
         found = observation.vector
         if found is not None and np.size(found) == self.size:
@@ -219,11 +223,11 @@ class NetworkPolicy(Policy):
             boundary="engine",
             where=f"policy {self.name}",
             what=f"the observation has {what}.",
-            remedy="A network policy reads `Observation.vector`; let the environment give it, with one fixed length.",
+            remedy="A network policy reads `Observation.vector`. Let the environment give vectors of one fixed length.",
         )
 
     def legal(self, observation: Observation) -> np.ndarray | None:
-        """bool (actions,) where the observation lists legal indices; None where it lists none, or texts."""
+        """The legal actions as bool (actions,). None, if all are legal or the observation lists texts or nothing."""
         found = observation.legal
         if not found or not isinstance(found[0], int | np.integer) or len(found) >= self.actions:
             return None
@@ -236,35 +240,40 @@ class NetworkPolicy(Policy):
             boundary="engine",
             where=f"policy {self.name}, version {self.version}",
             what="the network's logits are not finite.",
-            remedy="Either the observation's vector is not finite, or training has diverged: lower the learning rate.",
+            remedy="Check that the vector of the observation is finite. If it is, lower the learning rate.",
         )
 
     def clone(self) -> NetworkPolicy:
-        """The same policy with weights of its own."""
+        """A copy of the policy with its own weights."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
         other._batcher = TurnBatcher(other)
         return other
 
     def weights_changed(self, version: int) -> None:
-        """Call after each update."""
+        """Set the version of the weights. Training calls this after each update."""
         self.version = version
 
     # ---- training -----------------------------------------------------------------------------------------
     def collate(self, rows: Sequence[Row], *, temperature: float) -> NetworkSamples:
-        """One sample per step; with memory one per agent and episode, dropped rows read but not trained on."""
+        """Make training samples: one per step, or with memory one per agent and episode.
+
+        With memory, dropped rows are read, but not trained on.
+        """
         return collate(self, rows, temperature=temperature, chained=self._options["body"] == "gru")
 
     @property
     def outputs(self) -> frozenset[str]:  # type: ignore[override]
-        """What `forward` can be asked for: the names of `token_outputs`, and "value" with a critic."""
+        """The outputs that `forward` can give: the names of `token_outputs`, and "value" with a critic."""
         return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
 
     def forward(self, samples: NetworkSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
-        """Outputs for the actions of these samples, with gradient.
+        """Compute outputs for the actions of these samples, with gradient.
 
         Args:
-            outputs: names of `self.outputs`; "bootstrap_value" adds the value behind samples that were cut off.
+            samples: from `collate`.
+            which: indices of the samples to read.
+            outputs: names from `self.outputs`. "bootstrap_value" also gives the value after samples that were cut off.
 
         Raises: ContractError, for an output that the policy does not have.
         """
@@ -286,7 +295,7 @@ class NetworkPolicy(Policy):
 
     # ---- files --------------------------------------------------------------------------------------------
     def architecture(self) -> dict[str, Any]:
-        """What must agree before weights are exchanged."""
+        """The values that must be equal before weights are loaded."""
         return {
             "kind": "network",
             "size": self.size,
@@ -296,7 +305,7 @@ class NetworkPolicy(Policy):
         }
 
     def save(self, folder: str) -> None:
-        """Write `network.json` and `network.safetensors`; the option `model` reads them."""
+        """Write `network.json` and `network.safetensors` into a folder. The option `model` reads them."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         (path / ARCHITECTURE).write_text(json.dumps(self.architecture(), indent=1))
@@ -305,7 +314,7 @@ class NetworkPolicy(Policy):
 
 # ---- sessions ---------------------------------------------------------------------------------------------
 class Question(NamedTuple):
-    """One session's wish for an action: its vector, legal actions (None: all) and the seed of the draw."""
+    """A session's request for an action: its vector, the legal actions (None: all) and the seed of the draw."""
 
     session: NetworkSession
     vector: np.ndarray
@@ -314,14 +323,14 @@ class Question(NamedTuple):
 
 
 class Batcher(Protocol):
-    """Answers questions, together with others."""
+    """Answers the questions of several sessions together."""
 
     async def ask(self, question: Question) -> Action: ...
 
 
 @dataclass(slots=True, eq=False)
 class NetworkSession(Session):
-    """One agent in one episode: what it remembers."""
+    """The session of one agent in one episode, with the memory of the network."""
 
     policy: NetworkPolicy
     sampling: Sampling
@@ -329,7 +338,7 @@ class NetworkSession(Session):
     batcher: Batcher
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
-        """Choose an action, together with everybody else who is waiting for this policy.
+        """Choose an action. All sessions that wait for this policy share one forward pass.
 
         Raises: EpisodeFailure, if the observation has no fitting vector or the logits are not finite.
         """
@@ -338,7 +347,7 @@ class NetworkSession(Session):
         return Response(action=action, version=self.policy.version)
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take a given action: its index becomes the token, and memory moves on as if it had been chosen."""
+        """Take a given action. Its index becomes the token, and the memory is updated as after an act."""
         index = _index_of(action, observation, self.policy)
         if self.memory is not None:
             vectors = self.policy.vector(observation)[None]
@@ -347,7 +356,7 @@ class NetworkSession(Session):
         return Response(action=taken, version=self.policy.version)
 
     def fork(self, key: Hashable) -> NetworkSession:
-        """A copy that remembers the same; memories are never written to, only replaced."""
+        """A copy with the same memory. Both can share the tensor, since an act replaces it and never changes it."""
         return replace(self)
 
     def remembers(self) -> bool:
@@ -355,12 +364,12 @@ class NetworkSession(Session):
         return self.memory is not None
 
     def end(self, observation: Observation | None) -> None:
-        """Nothing is held; the value after the end is read from the observation itself."""
+        """Return None: no prompt is needed, since training reads the observation itself."""
 
 
 @dataclass(slots=True, eq=False)
 class TurnBatcher:
-    """Collects questions until a turn of the event loop brings no further one, then answers them together."""
+    """Collects questions and answers them together, as soon as one turn of the event loop brings no new question."""
 
     policy: NetworkPolicy
     loop: asyncio.AbstractEventLoop | None = None
@@ -369,7 +378,7 @@ class TurnBatcher:
 
     async def ask(self, question: Question) -> Action:
         loop = asyncio.get_running_loop()
-        if loop is not self.loop:  # what an interrupted loop left behind will never be answered
+        if loop is not self.loop:  # questions of an interrupted loop need no answer
             self.loop, self.waiting = loop, []
         future: asyncio.Future[Action] = loop.create_future()
         self.waiting.append((question, future))
@@ -384,10 +393,10 @@ class TurnBatcher:
             loop.call_soon(self._turn, loop)
             return
         asked = [(question, future) for question, future in self.waiting if not future.done()]
-        self.waiting, self.loop = [], None  # a policy holds no loop between batches, so that it can be copied
+        self.waiting, self.loop = [], None  # hold no loop between batches, so that the policy can be copied
         try:
             answers: Sequence[Action | Exception] = self.policy.answer([question for question, _ in asked])
-        except Exception as error:  # it belongs to the episodes that asked, not to the loop's error handler
+        except Exception as error:  # goes to the episodes that asked, not to the loop's error handler
             answers = [error] * len(asked)
         for (_, future), answer in zip(asked, answers, strict=True):
             future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
@@ -401,7 +410,7 @@ def _at_least(rows: Tensor, count: int) -> Tensor:
 def _index_of(action: Action, observation: Observation, policy: NetworkPolicy) -> int:
     value = action.value if action.value is not None else action.text
     if isinstance(value, str) and observation.legal and value in observation.legal:
-        # Texts have an index only where the list is the whole, fixed set of actions.
+        # A text has an index only if the list holds all actions, in their fixed order.
         value = list(observation.legal).index(value) if len(observation.legal) == policy.actions else value
     if isinstance(value, int | np.integer) or (isinstance(value, str) and value.isdigit()):
         if 0 <= int(value) < policy.actions:
@@ -409,8 +418,8 @@ def _index_of(action: Action, observation: Observation, policy: NetworkPolicy) -
     raise EpisodeFailure(
         boundary="engine",
         where=f"policy {policy.name}",
-        what=f"the given action {value!r} is no index below {policy.actions}.",
-        remedy="Record actions with an index as `Action.value`.",
+        what=f"the given action {value!r} is not an index from 0 to {policy.actions - 1}.",
+        remedy="Give the index of the action as `Action.value`.",
     )
 
 
@@ -419,13 +428,13 @@ def _refuse_missing_sizes(name: str, setup: RunSetup) -> None:
         if setup.vector_size is not None and has(setup.source, "box"):
             raise RecipeError(
                 where=f"policies.{name}.policy: network",
-                what="a network policy chooses by index, and the environment's actions are vectors.",
-                remedy="Use a policy over vectors, such as `sac_actor` with the learner `sac` (`palaestra train sac`).",
+                what="a network policy chooses actions by index, and this environment takes vectors as actions.",
+                remedy="Use a policy for vectors, such as `sac_actor` with the learner `sac` (`palaestra train sac`).",
             )
-        lacks = "vectors" if setup.vector_size is None else "a fixed number of actions"
+        lacks = "vectors" if setup.vector_size is None else "fixed number of actions"
         raise RecipeError(
             where=f"policies.{name}.policy: network",
-            what=f"a network policy reads vectors and chooses by index, and the environment lacks {lacks}.",
+            what=f"a network policy reads vectors and chooses actions by index, and the environment has no {lacks}.",
             remedy="Give `Observation.vector` and a fixed number of actions, or use the policy `language`.",
         )
 
@@ -433,14 +442,14 @@ def _refuse_missing_sizes(name: str, setup: RunSetup) -> None:
 def _stored_options(folder: str, size: int, actions: int) -> dict[str, Any]:
     file = Path(folder) / ARCHITECTURE
     if not file.exists():
-        raise CheckpointError(where=folder, what=f"it holds no network policy (there is no file {ARCHITECTURE}).")
+        raise CheckpointError(where=folder, what=f"it holds no network policy: there is no file {ARCHITECTURE}.")
     stored = json.loads(file.read_text())
     found = (stored.pop("size"), stored.pop("actions"))
     if found != (size, actions):
         raise CheckpointError(
             where=folder,
-            what=f"its network reads {found[0]} numbers and knows {found[1]} actions; the environment has {size} "
-            f"and {actions}.",
+            what=f"its network has vectors of {found[0]} numbers and {found[1]} actions; the environment has {size} "
+            f"numbers and {actions} actions.",
             remedy="Use it with the environment that it was trained in.",
         )
     del stored["kind"]

@@ -1,4 +1,4 @@
-"""Outputs of policies: numbers per response token, made from log-probabilities of all choices."""
+"""Outputs of policies: numbers for each response token, computed from the log-probabilities of all choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TokenOutput = Callable[[Tensor, Tensor], Tensor]
 
 
 class HasOutputs(Protocol):
-    """A policy, as far as its outputs are concerned."""
+    """The part of a policy that lists its outputs."""
 
     name: str
 
@@ -37,7 +37,7 @@ def refuse_unknown_outputs(outputs: Collection[str], policy: HasOutputs) -> None
     for output in sorted(set(outputs) - policy.outputs - {"bootstrap_value"}):
         raise ContractError(
             where=f"policy {policy.name}",
-            what=f"it gives no output `{output}`; it gives {', '.join(sorted(policy.outputs))}.",
+            what=f"it has no output `{output}`. Its outputs are: {', '.join(sorted(policy.outputs))}.",
             options=nearest(output, policy.outputs),
             remedy="Add a function to the policy's `token_outputs`, or read another column.",
         )
@@ -46,14 +46,17 @@ def refuse_unknown_outputs(outputs: Collection[str], policy: HasOutputs) -> None
 def token_columns(
     functions: Mapping[str, TokenOutput], logprobs: Tensor, taken: Tensor, wanted: Sequence[str], *, policy: str
 ) -> dict[str, Tensor]:
-    """These outputs of the tokens. Raises: ContractError, for a function that does not give one value a token."""
+    """Compute these outputs of the tokens.
+
+    Raises: ContractError, if a function does not return one value for each token.
+    """
     columns = {name: functions[name](logprobs, taken) for name in wanted}
     for name, column in columns.items():
         if not isinstance(column, Tensor) or column.shape[:1] != taken.shape:
             raise ContractError(
                 where=f"policy {policy}, output {name}",
-                what=f"it gave {_shown(column)} for {len(taken)} tokens.",
-                remedy="Return one value for each token, (tokens,), or (tokens, …).",
+                what=f"its function returned {_shown(column)} for {len(taken)} tokens.",
+                remedy="Return a tensor of shape (tokens,) or (tokens, …).",
             )
     return columns
 

@@ -1,4 +1,4 @@
-"""Scripted policies: the environment's expert, random play, a person at the terminal. They are never trained."""
+"""Policies that are not trained: the environment's expert, random play, and a person at the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palaestra.registry import register
 
 @dataclass(slots=True)
 class ScriptedSession(Session):
-    """A session whose answer is a function of the observation, a seed and, for experts, the environment."""
+    """A session that gets its actions from a function of the observation, a seed and the environment's expert."""
 
     answer: Callable[[Observation, np.random.Generator, Oracle | None], Awaitable[Action]]
     oracle: Oracle | None = None
@@ -30,7 +30,7 @@ class ScriptedSession(Session):
         return Response(action=action)
 
     def fork(self, key: Hashable) -> ScriptedSession:
-        """The same function; the episode that takes it tells it its own expert."""
+        """A session with the same function. It has no expert until its episode calls `hear_expert`."""
         return ScriptedSession(self.answer)
 
     def hear_expert(self, ask: Oracle) -> None:
@@ -53,7 +53,7 @@ class _Scripted(Policy):
 
 @register("policy", "expert")
 def expert(name: str, setup: RunSetup) -> _Scripted:
-    """The environment's own expert."""
+    """Act as the environment's expert does."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
         assert oracle is not None
@@ -64,7 +64,7 @@ def expert(name: str, setup: RunSetup) -> _Scripted:
 
 @register("policy", "random")
 def random(name: str, setup: RunSetup) -> _Scripted:
-    """A uniformly random legal action, or a vector between the environment's bounds."""
+    """Choose a legal action at random, or a vector between the environment's bounds. All are equally likely."""
     box = None if setup.source is None else box_of(setup.source)
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
@@ -76,8 +76,8 @@ def random(name: str, setup: RunSetup) -> _Scripted:
             raise EpisodeFailure(
                 boundary="engine",
                 where=f"policy {name}",
-                what="random play needs legal actions, and this environment gives none.",
-                remedy="Fill `Observation.legal`, or give the environment an `action_count` or an `action_box`.",
+                what="random play needs to know the actions, and this environment does not list them.",
+                remedy="Set `Observation.legal`, or give the environment an `action_count` or an `action_box`.",
             )
         choices = legal if legal is not None else range(setup.action_count or 0)
         choice = choices[int(draw.integers(len(choices)))]
@@ -87,11 +87,11 @@ def random(name: str, setup: RunSetup) -> _Scripted:
 
 
 def _read(prompt: str) -> str:
-    """A line from the terminal.
+    """Read a line from the terminal.
 
-    Raises: EpisodeFailure, where the input ends; KeyboardInterrupt, at the first Ctrl-C.
+    Raises: EpisodeFailure, at the end of the input; KeyboardInterrupt, at the first Ctrl-C.
     """
-    # The event loop's own handler would wait for the line to be finished.
+    # The handler of the event loop would wait until the line is complete.
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return input(prompt)
@@ -100,7 +100,7 @@ def _read(prompt: str) -> str:
             boundary="engine",
             where="policy human",
             what="the input ended before the episode did.",
-            remedy="Type an action each turn, or pipe one line a turn.",
+            remedy="Type an action each turn, or pipe one line for each turn.",
         ) from None
     finally:
         signal.signal(signal.SIGINT, former)
@@ -108,7 +108,7 @@ def _read(prompt: str) -> str:
 
 @register("policy", "human")
 def human(name: str, setup: RunSetup) -> _Scripted:
-    """A person at the terminal: an action in words, or the number of a listed one."""
+    """Ask a person at the terminal, who types an action in words or the number of a listed action."""
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
         if observation.instruction:

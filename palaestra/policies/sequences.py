@@ -1,7 +1,7 @@
-"""LanguageSamples: recorded steps as training samples of a language model.
+"""Makes training samples for a language model from recorded steps.
 
-Steps of one segment are one sequence, because their ids are an exact prefix of one another: each token is
-read once however many turns an episode has.
+Each step of a segment extends the token ids of the step before it. So all steps of a segment are one sequence, and the
+model reads each token only once, however many turns an episode has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from palaestra.data import Row
 
 
 class LanguageInputs(NamedTuple):
-    """A batch as tensors: ids (samples, length), places of the response tokens' logits, their ids, ends; the length of
-    each sample without padding, and the sampling temperature."""
+    """A batch of samples as tensors.
+
+    Attributes:
+        ids: int64 (samples, length), padded on the right.
+        response: rows and columns of the hidden states that give the logits of the response tokens, (tokens,) each.
+        targets: int64 (tokens,), ids of the response tokens.
+        ends: int64 (samples,), see `LanguageSamples`.
+        lengths: length of each sample without padding.
+        temperature: the sampling temperature.
+    """
 
     ids: Tensor
     response: tuple[Tensor, Tensor]
@@ -31,12 +39,13 @@ class LanguageInputs(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LanguageSamples:
-    """Samples as `data.protocols.Samples` describes them, plus the ids.
+    """The fields of `data.protocols.Samples`, and the token ids.
 
     Attributes:
-        ids: per sample int32 (length,); places: per sample, positions of its response tokens in `ids`.
-        ends: int64 (samples,), the position where the value after the next prompt is read; −1 without one.
-        temperature: the sampling temperature that log-probabilities are taken at.
+        ids: for each sample, int32 (length,).
+        places: for each sample, the positions of its response tokens in `ids`.
+        ends: int64 (samples,), the last position of the prompt after a cut, where its value is read; −1 without one.
+        temperature: the sampling temperature. Log-probabilities are computed at it.
     """
 
     ids: list[np.ndarray]
@@ -52,7 +61,7 @@ class LanguageSamples:
         self.cost = np.array([len(ids) for ids in self.ids], np.int64)
 
     def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> LanguageInputs:
-        """These samples on a device, padded on the right (the model is causal, so padding there is never seen)."""
+        """Put these samples on a device, padded on the right. A causal model does not read padding there."""
         length = max(len(self.ids[i]) for i in which)
         ids = np.zeros((len(which), length), np.int64)
         for place, i in enumerate(which):
@@ -69,7 +78,7 @@ class LanguageSamples:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A sequence under construction."""
+    """A sequence to which steps are still added."""
 
     pieces: list[np.ndarray]
     length: int = 0
@@ -87,10 +96,13 @@ class _Open:
 
 
 def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> LanguageSamples:
-    """One sequence per (trajectory, agent, segment), in row order.
+    """Make one sequence for each trajectory, agent and segment, in the order of rows.
 
-    Where an agent was cut off, the prompt it would have seen next follows: appended if it continues the
-    last segment, as a sequence of its own (without response tokens) if it starts a new one.
+    If an agent was cut off, its next prompt is needed for the value after the cut. The prompt is appended if it
+    continues the last segment. Otherwise it becomes a separate sequence without response tokens.
+
+    Args:
+        limit: most tokens of a sequence; the rest is cut.
     """
     opened: dict[tuple[str, str, int], _Open] = {}
     last: dict[tuple[str, str], Row] = {}

@@ -1,7 +1,4 @@
-"""Training samples of network policies: vectors and actions as flat arrays, cut by sample.
-
-Knows rows and their observations. Knows no module and no loss.
-"""
+"""Training samples of network policies. Vectors and actions are flat arrays, with the samples one after another."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from palaestra.policies.drawing import stack_legal
 
 
 class Reader(Protocol):
-    """How a policy reads observations."""
+    """The part of a network policy that reads observations."""
 
     name: str
     actions: int
@@ -29,11 +26,15 @@ class Reader(Protocol):
 
 
 class NetworkInputs(NamedTuple):
-    """Some samples, one after another.
+    """A batch of samples, one after another. An input is a vector that the network reads.
 
-    vectors: float32 (inputs, size); lengths: int64 (samples,), inputs of each.
-    taken: int64 (tokens,), the input each action answered; actions: int64 (tokens,).
-    legal: bool (tokens, actions) or None. has_next: bool (samples,), whether the last input is only looked at.
+    Attributes:
+        vectors: float32 (inputs, size).
+        lengths: int64 (samples,), number of inputs of each sample.
+        taken: int64 (tokens,), the input of each action.
+        actions: int64 (tokens,).
+        legal: bool (tokens, actions); None: all actions are legal.
+        has_next: bool (samples,), True if the last input has no action and only gives the value after a cut.
     """
 
     vectors: Tensor
@@ -46,13 +47,14 @@ class NetworkInputs(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class NetworkSamples:
-    """What `Samples` asks for, and beside it the inputs.
+    """The fields of `Samples`, and the inputs of the network.
 
     Attributes:
-        cost, token_index, token_start, end_row: see `Samples`; cost counts inputs, the one after the last act included.
-        vectors: float32 (inputs, size), sample after sample, in time.
-        offset: int64 (tokens,), place of the token's input inside its sample.
-        actions: int64 (tokens,). legal: bool (tokens, actions), None if nothing is forbidden.
+        cost, token_index, token_start, end_row: see `Samples`. `cost` counts inputs, with the one after the last act.
+        vectors: float32 (inputs, size), sample after sample, each in the order of time.
+        offset: int64 (tokens,), position of the token's input inside its sample.
+        actions: int64 (tokens,).
+        legal: bool (tokens, actions); None: all actions are legal.
         temperature: of the rollout.
     """
 
@@ -71,7 +73,7 @@ class NetworkSamples:
         self._input_start = np.cumsum([0, *self.cost])
 
     def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> NetworkInputs:
-        """These samples, in this order, on a device."""
+        """Put these samples on a device, in this order."""
         chosen = np.asarray(which, np.int64)
         lengths = self.cost[chosen]
         counts = np.diff(self.token_start)[chosen]
@@ -89,10 +91,13 @@ class NetworkSamples:
 
 
 def collate(reader: Reader, rows: Sequence[Row], *, temperature: float, chained: bool) -> NetworkSamples:
-    """Rows as samples: each by itself, or (`chained`) all of one agent in one episode in time.
+    """Make samples from rows.
 
-    A chain holds the agent's earlier steps even where their rows were dropped: memory has seen them. Where an
-    agent was cut off, the observation after its last step follows as an input without action.
+    If an agent was cut off, the observation after its last step follows as an input without an action.
+
+    Args:
+        chained: one sample for each agent and episode, in the order of time. It also holds earlier steps whose rows
+            were dropped, since the memory has seen them. False: one sample for each row.
 
     Raises: InvalidData, if a step's action has no index.
     """
@@ -122,7 +127,7 @@ def collate(reader: Reader, rows: Sequence[Row], *, temperature: float, chained:
 
 
 def _chains(rows: Sequence[Row]) -> list[tuple[list[Row], list[Step]]]:
-    """Kept rows and all steps up to the last of them, per agent and episode."""
+    """For each agent and episode, the kept rows and all steps up to the last of them."""
     kept: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         kept.setdefault((row.trajectory.id, row.step.agent), []).append(row)
@@ -144,23 +149,23 @@ def _index(step: Step, policy: str) -> int:
         return int(step.action.value)
     raise InvalidData(
         where=f"policy {policy}, turn {step.turn}",
-        what=f"the action {step.action.value!r} has no index.",
-        remedy="Train a network policy on acts of network policies, or on demonstrations recorded through it.",
+        what=f"the action {step.action.value!r} is not an index.",
+        remedy="Train a network policy on acts of network policies, or on demonstrations that it has recorded.",
     )
 
 
 def _ranges(start: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """start[i], start[i] + 1, … count[i] of them, for each i in turn."""
+    """For each i in turn, the `count[i]` integers from `start[i]` on."""
     begins = np.cumsum(count) - count
     return np.arange(int(count.sum())) + np.repeat(start - begins, count)
 
 
 def refuse_instruction(observation: Observation, policy: str) -> None:
-    """Raises: EpisodeFailure, if the observation comes with an instruction, which no vector holds."""
+    """Raises: EpisodeFailure, if the observation has an instruction, since a vector cannot hold it."""
     if observation.instruction:
         raise EpisodeFailure(
             boundary="engine",
             where=f"policy {policy}",
             what="the episode has an instruction, which a network policy cannot read.",
-            remedy="Use the policy `language`, or leave out what gives instructions (sampler, strategy).",
+            remedy="Use the policy `language`, or leave out the sampler or strategy that gives instructions.",
         )

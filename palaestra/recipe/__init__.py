@@ -1,6 +1,6 @@
 """Recipes: YAML layers and overrides become the checked settings of a run, each value with its origin.
 
-Importing it loads no part and no torch; `load` imports just the modules of the parts that a recipe uses.
+Importing this package loads no part and no torch. `load` imports only the modules of the parts that a recipe uses.
 """
 
 from palaestra.recipe.parts import Entry, RecipePart

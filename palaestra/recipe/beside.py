@@ -1,7 +1,7 @@
-"""Sections of a recipe file that are no settings: `smoke`, what a smoke changes, and `baselines`, what a run is held
-against.
+"""The two sections of a recipe file that are not settings: `smoke` and `baselines`.
 
-They are taken out of every file before layers are merged.
+`smoke` says what a smoke run changes. `baselines` says what `palaestra run` compares a system with. Both are taken out
+of every file before its layers are merged.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from palaestra.errors import RecipeError
 from palaestra.recipe.origins import LAST, Node, as_layer
 
 SMOKE, BASELINES = "smoke", "baselines"
-LAYER = LAST - 1  # of both: above all files, below overrides
+LAYER = LAST - 1  # of both sections: they win over all files and lose to overrides
 
 
 def apart(tree: Node) -> tuple[Node, dict[str, Node]]:
-    """A recipe without these sections, and the sections that it has, as the top layer.
+    """Split the tree of a recipe file. Returns the settings, and name → section of those that the file has.
 
-    Raises: RecipeError, if one is no mapping of keys.
+    Raises: RecipeError, if one of the sections, or a baseline, is not a mapping.
     """
     found = {name: tree.value[name] for name in (SMOKE, BASELINES) if name in tree.value}
     for name, section in found.items():
@@ -36,7 +36,7 @@ def apart(tree: Node) -> tuple[Node, dict[str, Node]]:
 
 
 def baselines(sections: Sequence[dict[str, Node]]) -> dict[str, list[Node]]:
-    """Name → what it changes, a layer from each file that says something of it."""
+    """Name of a baseline → its changes, one layer for each file that has some."""
     found: dict[str, list[Node]] = {}
     for section in sections:
         for name, node in section[BASELINES].value.items() if BASELINES in section else ():

@@ -1,7 +1,8 @@
-"""What is impossible: combinations that would fail, or silently do nothing, after the run has started.
+"""Refuses recipes that would fail, or silently do nothing, after the run has started.
 
-It compares what parts need (`reads`, `uses`) with what environments, policies and runners say they give (`provides`,
-`abilities`, `forks`), and knows which settings exclude each other. What declares nothing is unknown and never refused.
+It compares what parts need (`reads`, `uses`) with what environments, policies and runners declare that they give
+(`provides`, `abilities`, `forks`), and it refuses settings that exclude each other. A part that declares nothing is
+never refused, since nobody knows what it needs or gives.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WHY = {
     "outcome": "Without it no episode counts as solved or failed.",
     "critic": "Without it there is no value to compare a return with.",
     "reference": "Without it there is nothing to keep the policy near to.",
-    "group": "A trajectory that is alone equals its group's mean, so every advantage is 0.",
+    "group": "A trajectory that is alone in its group equals the group's mean, so every advantage is 0.",
     "expert": "Without one there is nothing to imitate.",
     "transformer": "Without attention there are no logits to bound.",
     "guidance": "Without a teacher a second attempt knows no more than the first.",
@@ -39,9 +40,12 @@ WHY = {
 
 
 def check(settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str, Entry], tree: Node) -> None:
-    """Refuse what cannot run. `tree` is what was written, `rows` what it resolves to.
+    """Refuse a recipe that cannot run.
 
-    Raises: RecipeError, with the place that is at fault and the ways out; UnknownName, for the runner.
+    Args:
+        rows: every resolved key with its value and place. tree: the recipe as it was written.
+
+    Raises: RecipeError, with the place at fault and the ways out; UnknownName, for an unknown runner.
     """
     _check_policies(settings, rows)
     _check_settings(settings, rows)
@@ -55,7 +59,9 @@ def check(settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str,
 # ---- settings ---------------------------------------------------------------------------------------------
 def _check_policies(settings: RunSettings, rows: Mapping[str, Entry]) -> None:
     if not settings.policies:
-        raise RecipeError(where="policies", what="there is none.", remedy="Write `policies: {main: {policy: …}}`.")
+        raise RecipeError(
+            where="policies", what="the recipe has no policy.", remedy="Write `policies: {main: {policy: …}}`."
+        )
     for role, chosen in settings.agents.items():
         if chosen.policy not in settings.policies:
             who = "every role" if role == "*" else f"role `{role}`"
@@ -85,29 +91,29 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Entry]) -> None:
     if rollout.step_seconds is not None and not rollout.workers:
         raise RecipeError(
             where=rows["rollout.step_seconds"].mark.where,
-            what="a hanging step can only be left behind in a worker, and `rollout.workers` is 0.",
+            what="a step that hangs can be given up only in a worker, and `rollout.workers` is 0.",
             remedy="Set rollout.workers=1 or more, or leave `rollout.step_seconds` out.",
         )
     training = settings.training
     if training.max_staleness and rollout.runner.name != "episodes":
         raise RecipeError(
             where=rows["training.max_staleness"].mark.where,
-            what=f"the runner `{rollout.runner.name}` plays all episodes together, and `training.max_staleness` wants "
-            "episodes that go on while the policies learn.",
+            what="`training.max_staleness` needs episodes that go on while the policies learn, and the runner "
+            f"`{rollout.runner.name}` plays only between updates.",
             remedy="Set rollout.runner=episodes, or training.max_staleness=0.",
         )
     for name in ("lag", "actor_noise"):
         if training.max_staleness and getattr(training, name):
             raise RecipeError(
                 where=rows[f"training.{name}"].mark.where,
-                what=f"`training.{name}` acts with other weights to study it, and `training.max_staleness` does so for "
-                "speed.",
+                what=f"`training.{name}` and `training.max_staleness` cannot be combined: both let policies act with "
+                "other weights than the current ones.",
                 remedy="Set one of them to 0.",
             )
     if settings.strategy and rollout.runner.name == "windows":
         raise RecipeError(
             where=rows["rollout.runner"].mark.where,
-            what="the runner `windows` suspends episodes between iterations, and a strategy wants them whole.",
+            what="the runner `windows` suspends episodes between iterations, and a strategy needs whole episodes.",
             remedy="Leave out `strategy`, or set rollout.runner=episodes.",
         )
 
@@ -128,7 +134,7 @@ def _check_warm_start(parts: Sequence[RecipePart], warm_start: Node | None) -> N
 
 # ---- what parts need --------------------------------------------------------------------------------------
 def _needs(used: RecipePart, parts: Sequence[RecipePart]) -> Iterator[str]:
-    """Abilities and columns that must come from somewhere, each once."""
+    """The columns that the part reads and no other part writes, and the abilities that it needs, each once."""
     reads = [column for column in used.part.reads_with(used.values) or () if not column.endswith("?")]
     written = {column for part in parts if part is not used for column in part.part.writes or ()}
     columns = {"state_key" if column == "next_key" else column for column in reads} - FROM_EPISODES - written
@@ -171,7 +177,7 @@ def _check_need(
 
 
 def _check_reference(used: RecipePart, settings: RunSettings) -> None:
-    """Each trained policy that the part works with needs a reference: the recipe's, or its own."""
+    """Refuse a part if a trained policy that it works with has no reference, neither its own nor the recipe's."""
     trained = {name: policy for name, policy in settings.policies.items() if policy.trainable}
     lacking = [name for name in trained if trained[name].reference is None and name in _policies_of(used, settings)]
     if settings.reference is not None or not lacking:
@@ -195,7 +201,7 @@ def _check_ability(need: str, used: RecipePart, settings: RunSettings, parts: Se
 
 
 def _is_output(need: str, used: RecipePart, parts: Sequence[RecipePart]) -> bool:
-    """Whether a policy ought to give this column: what a table or a loss reads as `x_old`, or a known output."""
+    """Whether a policy must give this column: one with a suffix, such as `x_old`, or an output that a loss reads."""
     output, of = output_of(need)
     if of != "policy" or used.part.slot not in ("loss", "regularizer"):
         return of != "policy"
@@ -204,13 +210,13 @@ def _is_output(need: str, used: RecipePart, parts: Sequence[RecipePart]) -> bool
 
 
 def _outputs(policy: RecipePart) -> frozenset[str]:
-    """The outputs of a policy, as far as it says which."""
+    """The outputs that a policy declares; empty, if it declares none."""
     outputs_with = declared(policy.part.target, "outputs_with")
     return frozenset() if outputs_with is None else frozenset(outputs_with(policy.values))
 
 
 def _check_output(need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart]) -> None:
-    """Each trained policy that the part works with must have the output; a policy that does not say is not refused."""
+    """Refuse a part if a policy that it works with lacks the output. A policy that declares no outputs passes."""
     output = output_of(need)[0]
     for policy in (other for other in parts if slot_at(tuple(other.path.split("."))) == "policy"):
         outputs = _outputs(policy)
@@ -243,7 +249,7 @@ def _check_column(need: str, used: RecipePart, settings: RunSettings, parts: Seq
             f", or let a part or a policy give it: an estimator names it in `writes=({need!r},)` of its registration, "
         )
         way += "a policy in its `token_outputs`"
-    if runners:  # it is the runner's affair, not the environment's
+    if runners:  # runners give this column, not environments
         fault = f"the column `{need}`, and the runner `{settings.rollout.runner.name}` gives none"
         way = f"set rollout.runner={' or '.join(runners)}"
     raise _refusal(used, need, fault, way, verb="reads")
@@ -276,9 +282,10 @@ def _environment(parts: Sequence[RecipePart]) -> RecipePart:
 
 
 def _may_have(environment: RecipePart, ability: str) -> bool:
-    """Whether the environment's class has this ability, or a function makes it, so that nobody knows yet.
+    """Whether the environment has this ability, or may have it.
 
-    Attributes such as `vector_size` may come with the constructor: of a class without a list they are unknown too.
+    Nobody knows yet what a function will make. A class without a list of abilities may set attributes such as
+    `vector_size` in its constructor.
     """
     target = environment.part.target
     if not isinstance(target, type) or (ability == "vector" and declared(target, "abilities") is None):
@@ -298,7 +305,7 @@ def _refusal(
 ) -> RecipeError:
     slot = slot_at(tuple(used.path.split("."))) or used.part.slot
     leave = "leave it out, or " if slot in ADDITIVE else ""
-    others = f"{leave}use a part that does without (`palaestra methods --slot {slot} --without {need}` lists all)"
+    others = f"{leave}use a part that does not need it (`palaestra methods --slot {slot} --without {need}` lists all)"
     return RecipeError(
         where=where or used.mark.where,
         what=f"`{used.name}` {verb} {fault}." + (f"\n  {WHY[need]}" if need in WHY else ""),
@@ -312,7 +319,7 @@ def _ways(*ways: str) -> str:
 
 
 def _without(slot: str, need: str, used: RecipePart) -> list[str]:
-    """Parts that could stand in its place, called with the same data. Those that cannot be loaded are left out."""
+    """The parts of the slot that take the same data and do not need this. Parts that cannot be loaded are left out."""
     found = []
     for name in registry.names(slot):
         try:

@@ -1,7 +1,7 @@
-"""Options and settings that do nothing beside the others, as parts and sections declare them.
+"""Finds idle options and settings: those that do nothing because of another setting, as parts and sections declare.
 
-Where somebody gave one another value than its default, beside what makes it idle or after it, the recipe is refused.
-What an earlier layer wrote falls away. `explain` shows none of them.
+A recipe is refused if it sets an idle option to another value than its default, in the same layer as the setting that
+makes it idle or in a later one. A value from an earlier layer is ignored. `explain` shows no idle options.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from palaestra.registry import Section, ignored
 def refuse_idle(
     idle: Mapping[str, str], values: Mapping[str, Any], model: Any, mark: Callable[[str], Mark | None], *, owner: str
 ) -> None:
-    """Refuse an option that does nothing and that somebody gave another value than its default.
+    """Refuse the idle options that have another value than their default.
 
     Args:
-        idle: option → the condition that makes it so, as `palaestra.registry.ignored` gives them.
+        idle: option → the condition that makes it idle, from `palaestra.registry.ignored`.
         values: of all options. model: their pydantic schema.
-        mark: where an option was written; None: it was not.
-        owner: whose options they are, for the message.
+        mark: gives the place where an option was written; None, if it was not written.
+        owner: the part or section that has the options, for the message.
 
     Raises: RecipeError, with the place of the option.
     """
@@ -35,10 +35,10 @@ def refuse_idle(
 
 
 def refuse_written(name: str, mark: Mark | None, since: Mark | None, *, why: str) -> None:
-    """Refuse an idle option, unless it was written in an earlier layer than what makes it idle.
+    """Refuse an idle option, unless it was written in an earlier layer than the setting that makes it idle.
 
     Args:
-        mark: where it was written; None: it was not. since: where that stands which makes it idle.
+        mark: the place of the option; None: it was not written. since: the place of the setting that makes it idle.
 
     Raises: RecipeError.
     """
@@ -48,16 +48,16 @@ def refuse_written(name: str, mark: Mark | None, since: Mark | None, *, why: str
 
 
 def _spelled(condition: str) -> str:
-    """`model` is set, or `decay: constant`, as a recipe writes it."""
+    """A condition as a recipe writes it: "`model` is set", or "`decay: constant`"."""
     name, compares, value = condition.partition("=")
     value = {"True": "true", "False": "false", "None": "null"}.get(value, value)
     return f"`{name}: {value}`" if compares else f"`{name}` is set"
 
 
 def idle_keys(section: Section, node: Node | None, place: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """The keys of sections that do nothing: the place of each, and its default.
+    """The idle keys of a section and of the sections in it: the place of each, and its default.
 
-    Raises: RecipeError, for one that somebody wrote.
+    Raises: RecipeError, for an idle key that `refuse_idle` refuses.
     """
 
     def mark(name: str) -> Mark | None:

@@ -1,7 +1,7 @@
-"""Layers: what a later source changes in an earlier one, and what a dotted override means.
+"""Merges the layers of a recipe, and applies dotted overrides to it.
 
-A recipe is a tree of `Node`s. At the places of `PART_SLOTS` a part is kept as `{name, options}`, or as a list
-of those, whichever way it was written; everything else is kept as written.
+A recipe is a tree of `Node`s. At the places of `PART_SLOTS` a part is kept as `{name, options}`, or as a list of
+those, in whichever form it was written. Everything else is kept as it was written.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from palaestra.registry import Section
 from palaestra.training.settings import PART_SLOTS, RunSettings
 
 Place = tuple[str, ...]  # ("policies", "main", "policy")
-OPTIONS: Place = ("",)  # where the options of a part stand: no place of a part, whatever an option is called
-OWN_PART = re.compile(r"[^:]*:\w+")  # `path/to/file.py:attribute`, whose dots are no separators
+OPTIONS: Place = ("",)  # the place for merging options: it is never a part's place, so options are merged as plain keys
+OWN_PART = re.compile(r"[^:]*:\w+")  # `path/to/file.py:attribute`; its dots do not separate keys
 
 
 # ---- places ----------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def _takes_list(path: Place) -> bool:
 
 
 def default_mark(path: Place, value: Any) -> Mark:
-    """The place of a value that nobody wrote."""
+    """The mark of a default, which stands in no file."""
     return Mark("default", f"{'.'.join(path)}: {value}")
 
 
@@ -86,9 +86,10 @@ def _default_parts(path: Place) -> Node | None:
 
 # ---- layers -----------------------------------------------------------------------------------------------
 def merge(former: Node | None, latter: Node, path: Place = ()) -> Node:
-    """`latter` over `former`: sections deeply, lists and scalars replaced.
+    """Lay `latter` over `former`. Sections are merged key by key; lists and scalars are replaced.
 
-    A part of the same name keeps the former options that the latter does not give; another part replaces it.
+    If both name the same part, the options of `former` that `latter` does not give are kept. Otherwise the part of
+    `latter` replaces that of `former`.
     """
     if slot_at(path):
         return _merge_parts(former or _default_parts(path), latter, path)
@@ -114,13 +115,13 @@ def _merge_part(former: Node | None, latter: Node) -> Node:
     if former is None or former.value is None or former.value["name"].value != latter.value["name"].value:
         return latter
     options, name = merge(former.value["options"], latter.value["options"], OPTIONS), latter.value["name"]
-    folders = (*name.mark.folders, *former.value["name"].mark.folders)  # its file may lie beside the former layer
+    folders = (*name.mark.folders, *former.value["name"].mark.folders)  # the part's file may lie beside either layer
     name = Node(name.value, replace(name.mark, folders=tuple(dict.fromkeys(folders))))
     return Node({"name": name, "options": options}, latter.mark)
 
 
 def _as_part(written: Node, path: Place) -> Node:
-    """`gigpo`, or `{gigpo: {gamma: 0.95}}`, as `{name, options}`."""
+    """A part as `{name, options}`, from `gigpo` or `{gigpo: {gamma: 0.95}}`."""
     name, options = written, Node({}, written.mark)
     if isinstance(written.value, dict) and len(written.value) == 1:
         [(key, options)] = written.value.items()
@@ -144,14 +145,14 @@ def parts_of(node: Node | None) -> list[Node]:
 
 
 def parts_at(tree: Node, place: Place) -> list[Node]:
-    """The parts at one place as one would write them in a list, those of the schema where nobody wrote any."""
+    """The parts at one place as a recipe writes them in a list; if none is written there, the default ones."""
     found = parts_of(tree.get(*place) or _default_parts(place))
     return [Node({part.value["name"].value: part.value["options"]}, part.mark) for part in found]
 
 
 # ---- overrides --------------------------------------------------------------------------------------------
 def override(tree: Node, key: str, value: Node) -> Node:
-    """`tree` with the value at a dotted key; a key that goes into a part may leave out the part's name.
+    """`tree` with the value at a dotted key. The key of an option may leave out its part's name.
 
     Raises: RecipeError, if the key does not say which of several parts it means.
     """
@@ -185,7 +186,7 @@ def _override_part(former: Node | None, place: Place, rest: str, value: Node) ->
 
 
 def _address(old: Sequence[Node], place: Place, rest: str, value: Node) -> tuple[int | None, Node]:
-    """Which of the parts `rest` means, and the options given to it; None: a part that is not there yet."""
+    """The position of the part that `rest` means, and the options given to it; None, if the part is a new one."""
     for position, part in enumerate(old):
         name = part.value["name"].value
         for address in (name, str(position)):

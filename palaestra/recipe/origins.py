@@ -1,4 +1,4 @@
-"""Where values come from: YAML and overrides, with the file and line of every key."""
+"""Reads recipe files and overrides into trees that keep the file and line of every key."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from palaestra.errors import RecipeError
 
 COMMAND_LINE = "command line"
 HERE = "."  # the working folder
-LAST, WRITTEN_DOWN = sys.maxsize, -1  # layers: of overrides, and of a recipe that a run has kept
+LAST, WRITTEN_DOWN = sys.maxsize, -1  # numbers of layers: of overrides, and of a recipe read from a run folder
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a value was written: `default`, a file, the command line; and the text that stands there.
+    """The place where a value was written, and the text there.
 
     Attributes:
-        folders: where a file of one's own that the value names is looked for, in this order: beside the recipe that
-            names it, then in the working folder; for an override the other way round.
-        layer: of sources that are laid over each other, the number of this one, counted from 0.
+        source: `default`, a file, or `command line`.
+        folders: if the value names a part in a user's file, the folders in which that file is looked for, in this
+            order. In a recipe: the recipe's folder, then the working folder. In an override: the working folder first.
+        layer: number of the source among those that are laid over each other, counted from 0.
     """
 
     source: str
@@ -52,7 +53,7 @@ class Node:
     mark: Mark
 
     def plain(self) -> Any:
-        """The value without places. Mappings are sorted: YAML gives their order no meaning, nor may a run."""
+        """The value without places. Mappings are sorted, so that the order of keys in a file changes no run."""
         if isinstance(self.value, dict):
             return {key: self.value[key].plain() for key in sorted(self.value)}
         return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
@@ -71,7 +72,7 @@ class Node:
 
 
 def folders_in(node: Node) -> Iterator[str]:
-    """The folders of the recipes that a tree was read from; some several times."""
+    """The folders of the recipes that a tree was read from. A folder may come several times."""
     yield from (folder for folder in node.mark.folders if folder != HERE)
     inner = node.value
     for child in inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ():
@@ -79,7 +80,7 @@ def folders_in(node: Node) -> Iterator[str]:
 
 
 def as_layer(node: Node, layer: int) -> Node:
-    """The same tree with the number of its layer."""
+    """The same tree, with this layer number on every node."""
     inner = node.value
     if isinstance(inner, dict):
         inner = {key: as_layer(child, layer) for key, child in inner.items()}
@@ -89,7 +90,11 @@ def as_layer(node: Node, layer: int) -> Node:
 
 
 def node_of(value: Any, mark: Mark, *, texts: bool = False) -> Node:
-    """A node of plain Python values, all from one place; `texts` gives each key its own text there."""
+    """A node of plain Python values that all come from one place.
+
+    Args:
+        texts: give the mark of each key its own text, `key: value`.
+    """
     if isinstance(value, Mapping):
         places = {key: Mark(mark.source, f"{key}: {inner}") if texts else mark for key, inner in value.items()}
         return Node({str(key): node_of(value[key], place, texts=texts) for key, place in places.items()}, mark)
@@ -100,7 +105,7 @@ def node_of(value: Any, mark: Mark, *, texts: bool = False) -> Node:
 
 # ---- YAML -------------------------------------------------------------------------------------------------
 class _Loader(yaml.SafeLoader):
-    """Plain scalars as in YAML 1.2: `1e-3` is a number; `on`, `no` and dates are text."""
+    """Reads plain scalars as in YAML 1.2: `1e-3` is a number; `on`, `no` and dates are text."""
 
     yaml_implicit_resolvers = {}
 
@@ -120,9 +125,9 @@ def read_yaml(text: str, *, source: str, folder: str = HERE) -> Node:
     """The tree of a file's text, each key with its line.
 
     Args:
-        source: how messages call the file. folder: where it lies.
+        source: the file's name in messages. folder: the folder that holds it.
 
-    Raises: RecipeError, for text that is no YAML, for a key given twice, or if the top is no mapping.
+    Raises: RecipeError, if the text is not YAML, gives a key twice, or is not a mapping at the top.
     """
     lines, folders = text.splitlines(), tuple(dict.fromkeys((folder, HERE)))
 
@@ -141,19 +146,19 @@ def read_yaml(text: str, *, source: str, folder: str = HERE) -> Node:
 
 
 def read_override(text: str, *, folders: Sequence[str] = ()) -> tuple[str, Node]:
-    """Key and value of `rollout.group=16`; the value is YAML.
+    """The key and the value of an override such as `rollout.group=16`. The value is YAML.
 
     Args:
-        folders: of the recipes; a file that the value names may lie there, too.
+        folders: of the recipes. A file that the value names may lie in one of them.
 
-    Raises: RecipeError, if there is no `=`, a piece of the key is empty, or the value is no YAML.
+    Raises: RecipeError, if there is no `=`, a piece of the key is empty, or the value is not YAML.
     """
     mark = Mark(COMMAND_LINE, text, folders=(HERE, *folders), layer=LAST)
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")) or key != key.strip():
         raise RecipeError(
             where=mark.where,
-            what="an override is `key=value`, its key dotted.",
+            what="an override has the form `key=value`, where the key may have dots but no spaces.",
             remedy="For instance: rollout.group=16, or advantage.gigpo.gamma=0.9",
         )
     return key, _parse(value, lambda _: mark, top=mark)
@@ -164,13 +169,13 @@ def _parse(text: str, mark: Callable[[yaml.Node], Mark], *, top: Mark) -> Node:
         loader = _Loader(text)
         node = loader.get_single_node()
         return Node(None, top) if node is None else _convert(node, loader, mark, top)
-    except (yaml.YAMLError, RecursionError) as error:  # the latter: an alias inside itself
+    except (yaml.YAMLError, RecursionError) as error:  # RecursionError: an alias that contains itself
         spot = getattr(error, "problem_mark", None)
         line = spot.line + 1 if spot is not None and top.source != COMMAND_LINE else None
         fault = getattr(error, "problem", None) or str(error)
         raise RecipeError(
             where=Mark(top.source, top.text, line).where,
-            what=f"this is no YAML: {fault}.",
+            what=f"this is not YAML: {fault}.",
             remedy="Look for a missing quote, bracket or space after a colon, or a tab in the indentation.",
         ) from None
 

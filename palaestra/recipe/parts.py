@@ -1,4 +1,4 @@
-"""The parts that a recipe uses: found in the registry, their options checked and filled in, and bound."""
+"""Finds the parts of a recipe in the registry, checks their options, fills in the defaults and binds the parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Entry:
     """One resolved value and where it was written.
 
     Attributes:
-        folders: of parts in files of one's own: the folders from which their names were found.
+        folders: for parts in a user's files, the folders in which these files were found.
     """
 
     value: Any
@@ -36,10 +36,10 @@ class RecipePart:
     """A part that the recipe uses.
 
     Attributes:
-        path: where it stands, `policies.main.policy`.
-        name: as the recipe writes it. key: path and name, under which its options are addressed.
-        part: what the registry knows of it.
-        options: all of them with their places, defaults filled in, checked.
+        path: its place in the recipe, such as `policies.main.policy`.
+        name: as the recipe writes it. key: path and name; an override addresses its options by this key.
+        part: its entry in the registry.
+        options: its checked options with their places, defaults filled in, without the idle ones.
         mark: where the part was written.
     """
 
@@ -56,7 +56,10 @@ class RecipePart:
         return {name: row.value for name, row in self.options.items()}
 
     def bound(self, written: BoundPart, *, strict: bool) -> BoundPart:
-        """The part for training. In a strict recipe a lone peer is an error, unless the recipe says what it gets."""
+        """The part with its options, for training.
+
+        In a strict recipe `singleton` is "error", unless the recipe sets it: a trajectory without peers is refused.
+        """
         refuse_former(self.part, where=self.mark.where)
         options = self.values
         if strict and self.part.slot == "advantage" and "singleton" in options and "singleton" not in written.options:
@@ -65,7 +68,7 @@ class RecipePart:
 
     @property
     def owner(self) -> str | None:
-        """The policy or role whose own part this is; None: it belongs to the whole run."""
+        """The policy or role that the part belongs to; None, if it belongs to the whole run."""
         pieces = self.path.split(".")
         return pieces[1] if pieces[0] in ("policies", "agents") else None
 
@@ -73,12 +76,13 @@ class RecipePart:
 def used_parts(
     place: Place, uses: list[BoundPart], node: Node | None, beside: Mapping[str, Entry] = MappingProxyType({})
 ) -> Iterator[RecipePart]:
-    """The parts at one place.
+    """The parts at one place of the recipe.
 
     Args:
-        beside: what the section around them says in place of their options, such as `load` for a policy's `model`.
+        uses: the parts as the settings hold them. node: the same parts in the tree; None: nobody wrote them.
+        beside: keys of the section around the parts that set an option, such as `load`, which is a policy's `model`.
 
-    Raises: UnknownName, RecipeError, MissingExtra, each with the place of the offending part or option.
+    Raises: UnknownName, RecipeError, MissingExtra, each with the place of the part or option.
     """
     names = [use.name for use in uses]
     path = ".".join(place)
@@ -99,7 +103,7 @@ def _find(slot: str, name: str, mark: Mark) -> Part:
         raise MissingExtra(where=mark.where, what=error.what, options=error.options, remedy=error.remedy) from None
     except PalaestraError:
         raise
-    except Exception as error:  # whatever a file of one's own does when it is imported
+    except Exception as error:  # a user's file can raise anything when it is imported
         if not OWN_PART.match(name):
             raise
         raise RecipeError(
@@ -127,7 +131,7 @@ def _options(
 
 
 def _first_fault(part: Part, use: BoundPart) -> str | None:
-    """The option that `Part.check` will refuse, so that the message can name its line."""
+    """The option that `Part.check` will refuse; the message then names the line of this option."""
     try:
         part.options.model_validate(use.options)
     except pydantic.ValidationError as error:
@@ -137,7 +141,7 @@ def _first_fault(part: Part, use: BoundPart) -> str | None:
 
 
 def with_bound(section: Any, bound: Mapping[Place, Any], place: Place = ()) -> Any:
-    """The settings with bound parts at their places."""
+    """The settings with these bound parts at their places."""
     changed: dict[str, Any] = {}
     for name in type(section).model_fields:
         value, here = getattr(section, name), (*place, name)

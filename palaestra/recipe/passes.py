@@ -1,4 +1,6 @@
-"""The passes that a recipe's iterations run, and which parts ask for them; `palaestra explain` shows them."""
+"""Plans the passes of the models in an iteration of a recipe. `palaestra explain` shows them with the parts that ask
+for them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ from palaestra.registry import STAGES, declared
 from palaestra.training.passes import PassPlan, Reader, plan_passes
 from palaestra.training.settings import RunSettings
 
-USUAL = frozenset({"logprob", "entropy", "value"})  # outputs of a policy that does not say which it has
+USUAL = frozenset({"logprob", "entropy", "value"})  # outputs of a policy that declares none
 
 
 def planned_passes(settings: RunSettings, parts: Sequence[RecipePart]) -> dict[str, PassPlan]:
-    """The plan of each trained policy, by its name."""
+    """Name of each trained policy → its plan."""
     of_table = [_reader(used) for used in parts if used.part.slot in STAGES]
     plans = {}
     for policy in (used for used in parts if used.part.slot == "policy"):
@@ -31,7 +33,7 @@ def planned_passes(settings: RunSettings, parts: Sequence[RecipePart]) -> dict[s
 
 
 def lines(plans: dict[str, PassPlan]) -> list[str]:
-    """The plans as text, policy by policy."""
+    """The plans as lines of text, policy by policy."""
     return [line for name, plan in plans.items() for line in (f"passes of policy {name}", *_indented(plan.lines()))]
 
 
@@ -48,7 +50,7 @@ def _reader(used: RecipePart) -> Reader:
 
 
 def _works_for(used: RecipePart, policy: str, settings: RunSettings) -> bool:
-    """Whether a loss or regularizer is this policy's: its own, or the recipe's where it has none of its own."""
+    """Whether a policy uses this loss or regularizer: its own, or the recipe's if it has none of its own."""
     if used.owner is not None:
         return used.owner == policy
     return getattr(settings.policies[policy], used.path) is None

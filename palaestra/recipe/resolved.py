@@ -1,6 +1,7 @@
-"""Recipes: from sources and overrides to settings, parts and the origin of every value.
+"""`load` resolves a recipe: from sources and overrides to settings, parts and the origin of every value.
 
-The steps are layers, schema, parts and what is possible. Each step is a file of this room.
+It merges the layers (`layers.py`), checks them against the schema (`validation.py`), finds the parts (`parts.py`) and
+refuses what cannot run (`feasibility.py`).
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neigh
 
 
 def load(sources: Sequence[Source], overrides: Sequence[str] = (), *, smoke: bool = False) -> Recipe:
-    """Layer sources from left to right, then overrides, and check everything that can be known now.
+    """Merge sources from left to right, apply overrides, and check all that can be checked before the run.
 
     Args:
-        sources: paths, names of packaged recipes (`gigpo`, `gigpo/method.yaml`) or mappings; later ones win, and a
+        sources: paths, names of packaged recipes (`gigpo`, `gigpo/method.yaml`) or mappings. Later sources win, and a
             source wins over those that its key `extends` names.
-        overrides: `rollout.group=16`, the value as YAML.
-        smoke: the same recipe with everything small (`palaestra.recipe.smoke`).
+        overrides: such as `rollout.group=16`; the value is YAML.
+        smoke: make everything small (`palaestra.recipe.smoke`).
 
-    Raises: RecipeError or UnknownName, with file and line of the offending value; MissingExtra.
+    Raises: RecipeError or UnknownName, with file and line of the value; MissingExtra.
     """
     trees = [tree for source in sources for tree in read_layers(source)]
     trees = [as_layer(tree, number) for number, tree in enumerate(trees)]
@@ -54,14 +55,14 @@ def load(sources: Sequence[Source], overrides: Sequence[str] = (), *, smoke: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A recipe whose every value is known and checked.
+    """A resolved and checked recipe.
 
     Attributes:
-        settings: validated; the options of parts in it are as written, without defaults.
-        parts: every part that the settings name, with all its options.
+        settings: the settings of the run, with bound parts.
+        parts: every part that runs, with its options.
         rows: every resolved key with its value and place, in the order of the schema.
-        tree: what was written.
-        baselines: name → the layers of what the baseline changes (`palaestra run`).
+        tree: the recipe as it was written.
+        baselines: name → the layers that the baseline changes (`palaestra run`).
     """
 
     settings: RunSettings
@@ -71,7 +72,7 @@ class Recipe:
     baselines: Mapping[str, Sequence[Node]] = field(default_factory=dict, repr=False)
 
     def with_overrides(self, overrides: Sequence[str]) -> Recipe:
-        """The same recipe with further overrides, checked anew.
+        """The same recipe with further overrides. All checks run again.
 
         Raises: as `load`.
         """
@@ -85,37 +86,37 @@ class Recipe:
         return replace(_resolve(small(self)), baselines=self.baselines)
 
     def baseline(self, name: str) -> Recipe:
-        """The recipe of a baseline: this one with what the baseline changes.
+        """This recipe with the changes of a baseline.
 
         Raises: as `load`.
         """
         return _resolve(reduce(merge, self.baselines[name], self.tree))
 
     def origin(self, path: str) -> str:
-        """`default`, `recipes/gigpo.yaml:11` or `command line`.
+        """Where a value was written: `default`, `recipes/gigpo.yaml:11` or `command line`.
 
         Args:
-            path: a key as `explain` prints it; an option may leave out its part's name (`advantage.gamma`).
+            path: a key as `explain` prints it. The key of an option may leave out its part's name (`advantage.gamma`).
 
         Raises: UnknownName, with the nearest keys.
         """
         return self._row(path).mark.origin
 
     def where(self, path: str) -> str:
-        """Origin and text, as messages name a place: `recipes/gigpo.yaml:11  advantage: gigpo`."""
+        """Origin and text, as an error shows a place: `recipes/gigpo.yaml:11  advantage: gigpo`."""
         return self._row(path).mark.where
 
     def explain(self) -> str:
-        """A table of every resolved key, its value and its origin, defaults of options included."""
+        """A table of every resolved key, default ones included, with its value and its origin."""
         cells = [("key", "value", "origin")]
         cells += [(key, _written(row.value), row.mark.origin) for key, row in self.rows.items()]
         keys, values = (min(max(len(row[column]) for row in cells), WIDEST) for column in (0, 1))
         return "\n".join(f"{key:<{keys}}  {value:<{values}}  {origin}" for key, value, origin in cells)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Key → `{"value": …, "origin": …}`, ready for JSON. The run folder keeps it.
+        """Key → `{"value": …, "origin": …}`, for the file `recipe.json` of the run folder.
 
-        Where a value names files of one's own, `folders` says where they were found.
+        If a value names parts in a user's files, `folders` lists the folders of these files.
         """
         return {
             key: {"value": to_jsonable_python(row.value), "origin": row.mark.origin}
@@ -125,22 +126,23 @@ class Recipe:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Mapping[str, Any]]) -> Recipe:
-        """The recipe that `to_json` described, checked anew; defaults keep the values that they had then.
+        """The recipe that `to_json` wrote. All checks run again; defaults keep the values that they had then.
 
-        Raises: RecipeError or UnknownName, if this version knows a key or part no more, or it is no such description.
+        Raises: RecipeError or UnknownName, if this version has not all of its keys and parts, or if `to_json` did not
+            write it.
         """
         known = isinstance(entries, Mapping) and all(_is_entry(entry) for entry in entries.values())
         if not known:
             raise RecipeError(
                 where="recipe.json",
-                what="it is no resolved recipe: each key has a `value` and an `origin`.",
+                what="it is not a resolved recipe, in which each key has a `value` and an `origin`.",
                 remedy="Name a folder that `palaestra train` has written.",
             )
         tree = Node({}, Mark("recipe.json"))
         for key in sorted(entries):  # a part before its options
             value, origin = entries[key]["value"], entries[key]["origin"]
             if value is None and key.rpartition(".")[2] in {former for _, former in FORMER}:
-                continue  # a run of an earlier version wrote it down and never set it
+                continue  # an earlier version wrote this key as a default
             folders = (*entries[key].get("folders", ()), HERE)
             mark = Mark(origin, f"{key}: {_written(value)}", folders=folders, layer=WRITTEN_DOWN)
             tree = override(tree, key, node_of(value, mark))
@@ -206,18 +208,18 @@ def _resolve(tree: Node) -> Recipe:
 
 
 def _in_place_of_options(place: Place, tree: Node) -> dict[str, Entry]:
-    """What the section around a policy says in place of an option: `load` is its `model`."""
+    """The keys of a policy's section that set one of the policy's options: `load` sets `model`."""
     load = tree.get(*place[:-1], "load") if slot_at(place) == "policy" else None
     return {} if load is None or load.value is None else {"model": Entry(load.value, load.mark)}
 
 
 def _names(value: BoundPart | list[BoundPart] | None) -> Any:
-    """What stands for parts in a row: a name, or a list of names where there is not exactly one."""
+    """The names of the parts at one place: a single name, or a list of none or several."""
     if isinstance(value, list):
         return value[0].name if len(value) == 1 else [use.name for use in value]
     return value.name if value is not None else None
 
 
 def _written(value: Any) -> str:
-    """A value as one would write it in a recipe."""
+    """A value as a recipe writes it."""
     return value if isinstance(value, str) else json.dumps(to_jsonable_python(value), ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""Which parts of a recipe run, and which keys nobody reads beside them.
+"""Finds the parts of a recipe that never run, and the keys that no part reads.
 
-A learner may run no loss, and files need no sampler. What stands in such a place does nothing: as an idle option it is
-refused where somebody wrote it, and not shown.
+For example, some learners use no loss, and experience from files uses no sampler. Such a part or key is treated like an
+idle option (`idle.py`): it is refused if somebody wrote it, and `explain` does not show it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from palaestra.registry import declared
 
 
 def runs(used: RecipePart, parts: Sequence[RecipePart]) -> bool:
-    """Whether a part runs: a pure estimator does so only where a factor, or an update, reads what estimators give."""
+    """Whether a part runs. An estimator without state runs only if a factor, a learner or a loss reads the result."""
     readers = [other.part.reads_with(other.values) for other in _readers(parts)]
     estimators = [other.part for other in parts if other.part.slot == "advantage"]
     gives = {*CREDIT, *(column for estimator in estimators for column in estimator.writes or ())}
@@ -28,7 +28,7 @@ def runs(used: RecipePart, parts: Sequence[RecipePart]) -> bool:
 
 
 def _readers(parts: Sequence[RecipePart]) -> list[RecipePart]:
-    """The parts that read credit: factors and learners, and what learners run."""
+    """The parts that may read credit: factors, learners, and the losses and regularizers that learners run."""
     learners = [other for other in parts if other.part.slot == "learner"]
     slots = {"weights", "learner"}
     if any(declared(learner.part.target, "runs") is not None for learner in learners):
@@ -37,12 +37,12 @@ def _readers(parts: Sequence[RecipePart]) -> list[RecipePart]:
 
 
 def unread_keys(parts: Sequence[RecipePart], tree: Node, keys: Collection[str]) -> Iterator[tuple[Place, Any]]:
-    """The keys that no part of a place reads, as all of them declare by `ignores`: the place of each, and its default.
+    """The keys that all parts at one place declare in `ignores`: the place of each key, and its default.
 
     Args:
-        keys: of the recipe; `policies.*.loss` means those of all policies.
+        keys: of the recipe. In `ignores`, `policies.*.loss` means the losses of all policies.
 
-    Raises: RecipeError, for one that somebody wrote beside or after these parts.
+    Raises: RecipeError, if somebody wrote such a key in the same layer as these parts or in a later one.
     """
     for path in dict.fromkeys(used.path for used in parts):
         here, section = [used for used in parts if used.path == path], path.rpartition(".")[0]
@@ -62,7 +62,7 @@ def unread_keys(parts: Sequence[RecipePart], tree: Node, keys: Collection[str]) 
 def unread_estimators(parts: Sequence[RecipePart], tree: Node) -> Iterator[tuple[Place, Any]]:
     """The place of the estimators, if none of them runs.
 
-    Raises: RecipeError, if somebody wrote them beside or after what would read them.
+    Raises: RecipeError, if somebody wrote them in the same layer as the loss, factors and learners or in a later one.
     """
     estimators = [used for used in parts if used.path == "advantage"]
     if estimators and not any(runs(used, parts) for used in estimators):

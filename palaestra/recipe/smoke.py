@@ -1,16 +1,16 @@
-"""A smoke: the same recipe with everything small, which shows in seconds that all of it works together.
+"""Makes a smoke run of a recipe: everything is small, so that a few seconds show whether the recipe works.
 
-One rule makes it. It looks at sections and never at names of parts:
+The same changes are made to every recipe:
 
-    a number in `LARGEST` that is larger in the recipe    becomes the largest
-    a key in `INSTEAD` that the recipe has                gets the value there
-    a part that says how it is `small`                    gets these options, where they make it smaller
-    the list `reward`                                     ends with a part that pays rows differently: a policy that
-                                                          small solves nothing, and would have nothing to learn from
-    the recipe's own section `smoke`                      is laid over all that
-    overrides of the command line                         win over everything
+    a number that is larger than in `LARGEST`    becomes the number in `LARGEST`
+    a key in `INSTEAD`                           gets the value in `INSTEAD`
+    a part that declares options as `small`      gets these options, where they are smaller than its own
+    the list `reward`                            gets one more part, which pays rows differently: a policy that is so
+                                                 small solves no task, and without it would have nothing to learn from
+    the recipe's own section `smoke`             wins over these changes
+    overrides of the command line                win over everything
 
-The run lies in `runs/smoke/NAME`.
+The run folder is `runs/smoke/NAME`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INSTEAD: dict[str, Any] = {
 
 
 def small(recipe: Recipe) -> Node:
-    """What was written in a recipe, made small; each change with its origin: `--smoke (was 150)`."""
+    """The tree of a recipe with these changes. The origin of each changed number is `--smoke (was 150)`."""
     tree = recipe.tree
     for key, value in _changes(recipe):
         if recipe.rows[key].mark.layer < LAYER:
@@ -57,7 +57,7 @@ def small(recipe: Recipe) -> Node:
 
 
 def _paid(tree: Node) -> Node:
-    """The list `reward` with a part more."""
+    """The list `reward` with one more part."""
     mark = Mark("--smoke", f"reward: {VARIED}")
     return Node([*parts_at(tree, ("reward",)), Node(VARIED, mark)], mark)
 

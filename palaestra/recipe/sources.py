@@ -1,4 +1,4 @@
-"""Sources: recipe files by path, or by name among those that come with Palaestra."""
+"""Finds and reads recipe files: by path, or by name among the recipes that come with Palaestra."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from palaestra.recipe.origins import Mark, Node, node_of, read_yaml
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
-COMPLETE = "recipe.yaml"  # of a folder: what the folder's name stands for
-PLAYED = "run.yaml"  # of a folder: what `palaestra run` plays, and nobody trains
-NO_RECIPES = ("system.yaml", "golden.yaml")  # of a system's folder
+COMPLETE = "recipe.yaml"  # the name of a folder means this file in it
+PLAYED = "run.yaml"  # a system's recipe for `palaestra run`, which trains nothing
+NO_RECIPES = ("system.yaml", "golden.yaml")  # files of a system's folder that are not recipes
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Files and overrides of a command line, each in their order: an override is `key=value`.
+    """Split the arguments of a command line into files and overrides (`key=value`), each in their order.
 
     >>> split_arguments(["gigpo/method.yaml", "rollout.group=16", "setups/rooms-tiny.yaml"])
     (['gigpo/method.yaml', 'setups/rooms-tiny.yaml'], ['rollout.group=16'])
@@ -29,14 +29,15 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def recipes_folder() -> Path | None:
-    """Where the recipes lie that come with Palaestra and belong to no system: in the package, or beside it."""
+    """The folder of the recipes that belong to no system: in the package, or beside it. None, if there is none."""
     return next((folder / FOLDER for folder in (PACKAGE, PACKAGE.parent) if (folder / FOLDER).is_dir()), None)
 
 
 def packaged() -> dict[str, Path]:
-    """The recipes that come with Palaestra: `gigpo/method.yaml`, `setups/rooms-tiny.yaml` → where it lies.
+    """The recipes that come with Palaestra: name → file.
 
-    A system's recipe and overlays are named after its folder, all others by their place below `recipes/`.
+    The recipes of a system are named after its folder, such as `gigpo/method.yaml`. Other names are paths below
+    `recipes/`, such as `setups/rooms-tiny.yaml`.
     """
     root = recipes_folder()
     found = sorted(root.rglob("*.yaml")) if root is not None else []
@@ -46,9 +47,9 @@ def packaged() -> dict[str, Path]:
 
 
 def read_layers(source: Source) -> list[Node]:
-    """The trees of one source, left to right: those that its `extends` names, then its own.
+    """The trees of one source, from left to right: first those of the recipes that its `extends` names, then its own.
 
-    Raises: UnknownName, if there is no such file, with the nearest names; RecipeError, if one cannot be read or
+    Raises: UnknownName, if a file does not exist; it gives the nearest names. RecipeError, if a file cannot be read or
         extends itself.
     """
     if isinstance(source, Mapping):
@@ -57,7 +58,11 @@ def read_layers(source: Source) -> list[Node]:
 
 
 def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
-    """The layers of a file that is named from `folder`; `above`: the files that extend it."""
+    """The layers of a file.
+
+    Args:
+        folder: a relative `source` starts here. above: the files that extend this one.
+    """
     path, shown = _find(source, folder)
     if path in above:
         chain = " → ".join(other.name for other in (*above, path))
@@ -81,7 +86,7 @@ def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
 
 
 def is_recipe(text: str) -> bool:
-    """Whether a recipe, or a folder with one, is called so."""
+    """Whether the text names a recipe, or a folder with a `recipe.yaml`."""
     try:
         return bool(_find(Path(text)))
     except UnknownName:
@@ -89,10 +94,10 @@ def is_recipe(text: str) -> bool:
 
 
 def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
-    """Where a source lies, and how messages call it: a file beside the one that names it, or one of Palaestra's.
+    """The file of a source, and its name in messages.
 
-    `gigpo` is the recipe of the system `gigpo`; an existing file of that name wins, and so does a folder with a
-    `recipe.yaml`, which stands for it.
+    A path from `folder` comes first: a file, or a folder with a `recipe.yaml`. Otherwise it is a recipe that comes with
+    Palaestra, such as `gigpo`, the recipe of the system `gigpo`.
     """
     known = packaged()
     for place in (folder / path, folder / path / COMPLETE):
@@ -111,7 +116,7 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
     raise UnknownName(
         where=path.as_posix(),
-        what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe file is called so.",
+        what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe file has this path or name.",
         options=_inside(path) or moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
         remedy="Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
         "(`palaestra methods` lists the systems).",
@@ -119,5 +124,5 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
 
 
 def _inside(folder: Path) -> list[str]:
-    """The recipes in a folder; of no folder, none."""
+    """The recipe files in a folder; empty, if the path is not a folder."""
     return [place.as_posix() for place in sorted(folder.glob("*.yaml"))[:12]]

@@ -1,4 +1,4 @@
-"""What must not stand together: choices that are sound by themselves and wrong side by side, as parts declare them."""
+"""Refuses clashes: choices of a recipe that parts declare as wrong in combination (`palaestra.clashes`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from palaestra.recipe.parts import Entry, RecipePart
 
 
 def refuse_together(parts: Sequence[RecipePart], rows: Mapping[str, Entry]) -> None:
-    """Refuse a recipe that holds a part and what it does not go with.
+    """Refuse a recipe that combines a part with a choice that the part excludes.
 
     Raises: RecipeError, with the place of the later choice, the reason and the way out.
     """

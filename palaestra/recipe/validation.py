@@ -1,4 +1,4 @@
-"""Validation: a tree against the schema of `RunSettings`, faults as messages with file and line."""
+"""Checks a recipe's tree against the schema of `RunSettings`. A fault becomes an error with file and line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palaestra.recipe.origins import Mark, Node
 from palaestra.registry import Section
 from palaestra.training.settings import RunSettings
 
-FORMER = {("agents", "seat"): "acts_for"}  # keys of earlier versions: section and key → what the key is called now
+FORMER = {("agents", "seat"): "acts_for"}  # keys of earlier versions: section and key → the key's present name
 
 
 def validate(tree: Node) -> RunSettings:
@@ -32,14 +32,14 @@ def validate(tree: Node) -> RunSettings:
                 node = tree.get(group, name)
                 raise RecipeError(
                     where=node.mark.where if node else group,
-                    what=f"`{name}` cannot be a name in `{group}`: it must be free of dots, spaces and `=`.",
-                    remedy="Use underscores: overrides and metrics address it by dotted keys.",
+                    what=f"`{name}` cannot be a name in `{group}`: a name has no dot, space or `=`, and is not empty.",
+                    remedy="Use underscores. The name is a piece of dotted keys in overrides and metrics.",
                 )
     return settings
 
 
 def leaves(section: Section, node: Node | None, place: Place = ()) -> Iterator[tuple[Place, Any, Node | None]]:
-    """Every key that holds a value or parts: its place, its value, and its node if somebody wrote it."""
+    """Every key that holds a value or parts: its place, its value, and its node; None, if nobody wrote it."""
     for name in type(section).model_fields:
         value, here = getattr(section, name), (*place, name)
         own = node.get(name) if node is not None else None
@@ -91,7 +91,7 @@ def _unknown_key(place: Place, mark: Mark) -> RecipeError:
 
 
 def _deepest(tree: Node, loc: Sequence[int | str]) -> tuple[Place, Mark]:
-    """The innermost node on the way to a fault: what was written nearest to it."""
+    """The place and the mark of the innermost written node that contains the fault."""
     place: list[str] = []
     mark = tree.mark
     for end in range(1, len(loc) + 1):

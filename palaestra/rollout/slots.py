@@ -33,22 +33,22 @@ class Slots(Protocol):
 
 
 class SeparateSlots:
-    """One environment object for each slot, which is used for many episodes. They are stepped one after another."""
+    """One environment object for each slot. A slot uses it for many episodes, and slots are stepped one by one."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name, self._make = name, make
         self._environments: dict[int, Any] = {}
-        self._abilities: frozenset[str] = frozenset()  # of each of them, as soon as one is open
+        self._abilities: frozenset[str] = frozenset()  # of each environment; empty until the first is made
 
     def agents(self, slot: int) -> tuple[str, ...]:
-        """Names of the environment's agents; none if it cannot be made, which `reset` will report."""
+        """Names of the environment's agents; none if it cannot be made. `reset` then reports the error."""
         try:
             return tuple(self._open(slot).agents)
         except EpisodeFailure:
             return ()
 
     def reset(self, tasks: Mapping[int, Task]) -> dict[int, Arrival]:
-        """Set one task up in each of these slots."""
+        """Start one task in each of these slots."""
         return {slot: self._call(slot, "reset", task) for slot, task in tasks.items()}
 
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
@@ -112,15 +112,15 @@ class SeparateSlots:
 
 
 class VectorSlots:
-    """The copies inside one Gymnasium vector environment, stepped in one call.
+    """The copies inside one Gymnasium vector environment. One call steps all of them.
 
-    Observations are the rows as flat float32 vectors. Info: `score`, the sum of rewards, and whatever numbers and
-    flags the environment reports (`success`). Copies without an episode are stepped, too, and their results ignored.
-    If the call raises, the episodes of all slots fail, and a new environment is made.
+    Observations are the rows as flat float32 vectors. Info has `score`, the sum of rewards, and the numbers and flags
+    that the environment reports, such as `success`. Copies without an episode are stepped too, and their results are
+    ignored. If the call raises, the episodes of all slots fail, and a new environment is made.
     """
 
     def __init__(self, name: str, agent: str, make: Callable[[], VectorEnv[Any, Any, Any]]) -> None:
-        """Raises: ContractError, if copies reset themselves: an episode's seed would then not be its task's."""
+        """Raises: ContractError, if copies reset themselves, since their episodes would not have the tasks' seeds."""
         self._name, self._agent, self._make = name, agent, make
         self._environment = make()
         self._count = self._environment.num_envs
@@ -130,11 +130,11 @@ class VectorSlots:
             raise ContractError(
                 where=f"environment {name}, vector_environment",
                 what=f"its autoreset mode is {self._environment.metadata.get('autoreset_mode')}.",
-                remedy="Make it with autoreset_mode=AutoresetMode.DISABLED; the runner resets each copy with its task.",
+                remedy="Make it with autoreset_mode=AutoresetMode.DISABLED. The runner resets each copy with its task.",
             )
 
     def agents(self, slot: int) -> tuple[str, ...]:
-        """The one agent."""
+        """The name of the only agent."""
         return (self._agent,)
 
     def reset(self, tasks: Mapping[int, Task]) -> dict[int, Arrival]:
@@ -149,7 +149,7 @@ class VectorSlots:
         }
 
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
-        """Step all copies; those without an episode take the action 0."""
+        """Step all copies. Copies without an episode take the action 0."""
         space: Any = self._environment.action_space
         taken = np.zeros(space.shape, space.dtype)
         for slot, actions in moves.items():
@@ -176,15 +176,15 @@ class VectorSlots:
         }
 
     def expert(self, slot: int, agent: str) -> Action:
-        """There is none. Raises: EpisodeFailure."""
+        """Raises: EpisodeFailure, since a vector environment has no expert."""
         raise no_expert(self._name)
 
     def snapshot(self, slot: int) -> Any:
-        """The copies are one environment. Raises: EpisodeFailure."""
+        """Raises: EpisodeFailure, since a single copy has no snapshot."""
         raise no_snapshot(self._name)
 
     def restore(self, slot: int, state: Any) -> None:
-        """The copies are one environment. Raises: EpisodeFailure."""
+        """Raises: EpisodeFailure, since a single copy cannot be restored."""
         raise no_snapshot(self._name)
 
     def close(self) -> None:
@@ -217,14 +217,14 @@ class VectorSlots:
 
 
 def open_slots(name: str, make: Callable[[], Any], count: int) -> SeparateSlots | VectorSlots:
-    """Slots for `count` episodes: a vector environment where the environment offers one, else one object each.
+    """Slots for `count` episodes: the copies of a vector environment if possible, and otherwise one object each.
 
-    An environment of one agent offers it by the ability `vector_environment`.
+    A vector environment is possible if the environment has one agent and the ability `vector_environment`.
     """
     try:
         environment = make()
     except Exception:
-        return SeparateSlots(name, make)  # which reports it, episode by episode
+        return SeparateSlots(name, make)  # they report the error for each episode
     if has(environment, "vector_environment") and len(environment.agents) == 1:
         return VectorSlots(name, environment.agents[0], lambda: environment.vector_environment(count))
     environment.close()
@@ -235,7 +235,7 @@ def _close_quietly(environment: Any) -> None:
     try:
         environment.close()
     except Exception:
-        pass  # its episode is over and recorded
+        pass  # the episode is recorded already
 
 
 def _plain(values: Any) -> bool:

@@ -1,6 +1,7 @@
-"""Strategies: how plays become trajectories. Here are their contract and context, and dynamic sampling.
+"""Strategies decide which episodes an iteration plays and which trajectories the update gets.
 
-Strategies are nested: `collect` of the outer one calls the inner one, and `collect` of the innermost one plays.
+This module has the protocol of strategies, the context that they are called with, and dynamic sampling. Strategies are
+nested: `collect` of the outer one calls the inner one, and `collect` of the innermost one plays.
 """
 
 from __future__ import annotations
@@ -19,31 +20,32 @@ from palaestra.rollout.settings import RolloutSettings
 
 
 class Strategy(Protocol):
-    """A part of the slot `strategy`: a class of which a run makes one object, with its options.
+    """A part of the slot `strategy`: a class. A run makes one object of it, with its options.
 
-    The runner calls it with plays, and it returns the trajectories that the update learns from. `DynamicSampling` is a
-    short one. What holds for all of them:
+    The runner calls the object with plays, and it returns the trajectories that the update learns from.
+    `DynamicSampling` is a short example. These rules hold for all strategies:
 
-    1. It gets plays that differ in group, sample or seed. The outermost strategy gets whole groups, one inside another
-       what that plays. Evaluations and demonstrations are played without strategies.
-    2. It plays by `await rollout.collect(plays)`, as often as it likes, and nothing else plays. That calls the next
-       strategy, and the last one's calls reach the runner. `rollout.more(n)` gives plays of n further groups.
-    3. Its class says `called_per`. "group": each group may be played by a call of its own, beside calls for other
-       groups and for later iterations. "iteration", which holds where it says nothing: one call gets all groups of an
-       iteration, and iterations come one after the other. Another word is an error before anything is played. The
-       asynchronous collector plays group by group, and refuses a strategy that is called per iteration.
-    4. It changes no play and no policy. Another play is made by `dataclasses.replace`, another way to draw actions by
-       `rollout.with_`. Roles may be added to `rollout.setup.roles`; who adds one removes it.
-    5. What is random derives from `rollout.seed`, so that a run repeats itself.
-    6. It is called on one thread, the one that plays, and awaits whatever takes time. `state_dict` and
-       `load_state_dict`, which it may have, are called on that thread too while it plays, between two steps of the
-       event loop: calls per group may be under way then. A checkpoint keeps a copy of the state.
-    7. `rollout.played` holds all that the runner played, kept or not; `collect` fills it, and the strategy leaves it
-       alone. All of it counts as spent. What a strategy makes without playing is only returned.
-    8. What it writes to `rollout.metrics`, numbers under names of its own such as `dynamic_sampling/batches`, goes to
-       the log of the iteration. Per group the log has the mean over groups.
-    9. Failed episodes come back as trajectories with the stop reason ERROR and are passed on; the update leaves them
-       out. What the strategy itself raises ends the run.
+    1. A strategy gets plays that differ in group, sample or seed. The outermost strategy gets whole groups. An inner
+       strategy gets the plays that the outer one collects. Evaluations and demonstrations use no strategies.
+    2. A strategy plays by `await rollout.collect(plays)`, as often as it likes, and in no other way. This calls the
+       next strategy; from the last strategy it calls the runner. `rollout.more(n)` gives plays of n further groups.
+    3. The class declares `called_per`. With "group", each group may have its own call, at the same time as calls for
+       other groups and for later iterations. With "iteration", the default, one call gets all groups of an iteration,
+       and iterations follow each other. Any other word is an error before anything is played. The asynchronous
+       collector plays group by group, and refuses a strategy that is called per iteration.
+    4. A strategy changes no play and no policy. `dataclasses.replace` makes another play, and `rollout.with_` changes
+       how actions are drawn. A strategy may add roles to `rollout.setup.roles`, and then removes them itself.
+    5. Random numbers derive from `rollout.seed`, so that a run can be repeated.
+    6. All calls come on one thread, the one that plays, and a strategy awaits everything that takes time. It may have
+       `state_dict` and `load_state_dict`. They are called on the same thread, between two steps of the event loop, and
+       calls per group may be under way then. A checkpoint keeps a copy of the state.
+    7. `rollout.played` holds all episodes that the runner has played, kept or not, and all of them count as spent.
+       `collect` fills it, and the strategy does not change it. Trajectories that a strategy makes without playing are
+       only returned.
+    8. Numbers that a strategy writes to `rollout.metrics`, under its own names such as `dynamic_sampling/batches`, go
+       to the log of the iteration. If it is called per group, the log has the mean over groups.
+    9. Failed episodes come back as trajectories with the stop reason ERROR. A strategy returns them too, and the update
+       leaves them out. An error that the strategy itself raises ends the run.
     """
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]: ...
@@ -53,9 +55,9 @@ CalledPer = Literal["group", "iteration"]
 
 
 def called_per(strategy: Any) -> CalledPer:
-    """How often a strategy must be called: "group" or "iteration", which is the default.
+    """What a call of the strategy gets: the plays of a "group", or of an "iteration", which is the default.
 
-    Raises: ContractError, for another word.
+    Raises: ContractError, if the strategy declares another word.
     """
     said = declared(strategy, "called_per")
     if said not in get_args(CalledPer):
@@ -69,15 +71,16 @@ def called_per(strategy: Any) -> CalledPer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RolloutContext:
-    """What a strategy may use of its rollout.
+    """What a strategy gets beside its plays.
 
     Attributes:
-        more: gives the plays of so many further groups of this iteration, others at each call.
+        more: gives the plays of so many further groups of this iteration. Each call gives other groups.
         settings: of the rollout. sampling: how actions are drawn.
-        step: the iteration; seed: derive from it whatever is random.
+        step: number of the iteration. seed: all random numbers of the strategy derive from it.
         setup: environment, roles, program and the policies that act.
-        metrics: written to the log of the iteration.
-        played: everything that was played so far, kept or not: it counts as spent.
+        metrics: numbers for the log of the iteration.
+        played: all episodes that were played so far, kept or not. They count as spent.
+        inner: the next strategy or the runner, which `collect` calls.
     """
 
     more: Callable[[int], list[Play]]
@@ -88,10 +91,10 @@ class RolloutContext:
     setup: RunSetup = field(default_factory=RunSetup)
     metrics: dict[str, float] = field(default_factory=dict)
     played: list[Trajectory] = field(default_factory=list)
-    inner: Any = None  # what is inside this strategy; set when it is called
+    inner: Any = None
 
     async def collect(self, plays: Sequence[Play]) -> list[Trajectory]:
-        """Play all plays, by the next strategy, or by the runner after the last one."""
+        """Play all plays through the next strategy; from the last strategy, by the runner."""
         return await self.inner(plays, self)  # type: ignore[no-any-return]
 
     def with_(self, *, sampling: Sampling) -> RolloutContext:
@@ -102,10 +105,10 @@ class RolloutContext:
 def play_through(
     strategies: Sequence[Strategy], collect: Callable[..., Awaitable[list[Trajectory]]]
 ) -> Callable[[Sequence[Play], RolloutContext], Awaitable[list[Trajectory]]]:
-    """Strategies around a runner's `collect`, the first outermost. Without any, plays are collected as they are.
+    """Nest the strategies around a runner's `collect`. The first is the outermost.
 
     Args:
-        collect: plays all and gives their trajectories, called with (plays, sampling).
+        collect: is called with (plays, sampling), plays them and returns their trajectories.
 
     Raises: ContractError, as `called_per`.
     """
@@ -132,31 +135,31 @@ def _around(strategy: Strategy, inner: Any) -> Any:
 # ---- dynamic sampling -------------------------------------------------------------------------------------
 @register("strategy", "dynamic_sampling", uses=("group",), source="arXiv 2503.14476; cap and metric: public code")
 class DynamicSampling:
-    """Keep groups whose trajectories differ in a metric; play further batches until there are as many as asked for.
+    """Keep groups whose trajectories differ in a metric, and play further batches until there are enough such groups.
 
-    An iteration asks for the groups of its plays (`rollout.tasks`). Groups are kept in the order in which they were
-    played; those beyond the number are cut. Everything that was played counts as spent.
+    An iteration needs as many groups as its plays have (`rollout.tasks`). Groups are kept in the order in which they
+    were played, and surplus groups are left out. Everything that was played counts as spent.
 
     Args:
-        metric: "outcome", the raw result, never shaped; "return", the sum of rewards; or a number that the
-            environment tells in its last `info`.
-        max_batches: batches an iteration may play, the first included. Higher: hard sets of tasks last longer.
-            Usual: 10; 0 or less: no limit.
-        batch: groups of each further batch. None: as many as asked for.
+        metric: "outcome", the raw result, never shaped; "return", the sum of rewards; or a number in the last `info`
+            of the environment.
+        max_batches: most batches of an iteration, the first included. Higher: a run goes on longer where most tasks are
+            too hard or too easy. Usual: 10; 0 or less: no limit.
+        batch: groups of each further batch. None: as many as the iteration needs.
 
-    Raises: NoSignal, if after `max_batches` too few groups differ; UnknownName, for a metric that a trajectory has not.
+    Raises: NoSignal, if too few groups differ after `max_batches`; UnknownName, if a trajectory has no such metric.
 
     Failed episodes are not compared. Logged: dynamic_sampling/batches; dynamic_sampling/constant, the share of played
-    groups that were constant; dynamic_sampling/discarded, the share that was not used, groups cut included.
+    groups that were constant; dynamic_sampling/discarded, the share of played groups that were not used.
     """
 
-    called_per = "iteration"  # batches are counted over all groups of an iteration
+    called_per = "iteration"  # the number of groups is that of an iteration
 
     def __init__(self, *, metric: str = "outcome", max_batches: int = 10, batch: PositiveInt | None = None) -> None:
         self.metric, self.max_batches, self.batch = metric, max_batches, batch
 
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
-        """The trajectories of as many groups that differ as `plays` has groups."""
+        """Return as many groups that differ as `plays` has groups."""
         wanted, played, batches = len({play.group for play in plays}), 0, 0
         kept: list[list[Trajectory]] = []
         while len(kept) < wanted:
@@ -173,13 +176,13 @@ class DynamicSampling:
         return [trajectory for group in kept[:wanted] for trajectory in group]
 
     def differs(self, group: Sequence[Trajectory]) -> bool:
-        """Whether two trajectories of the group that did not fail differ in the metric."""
+        """Whether any two trajectories of the group differ in the metric. Failed ones do not count."""
         return len({self.value(t) for t in group if t.stop is not StopReason.ERROR}) > 1
 
     def value(self, trajectory: Trajectory) -> float:
         """The metric of one trajectory.
 
-        Raises: UnknownName, if it has none of this name.
+        Raises: UnknownName, if it has no number of this name.
         """
         numbers = {n: v for n, v in trajectory.info.items() if isinstance(v, bool | int | float)}
         numbers["return"] = sum(trajectory.returns.values())
@@ -190,43 +193,44 @@ class DynamicSampling:
                 where=f"strategy: dynamic_sampling, metric: {self.metric}",
                 what=f"trajectory {trajectory.id} has no number of this name; it has {', '.join(sorted(numbers))}.",
                 options=nearest(self.metric, numbers),
-                remedy="Use `metric: return`, or let the environment tell the number in its last `info`.",
+                remedy="Use `metric: return`, or let the environment give the number in its last `info`.",
             )
         return float(numbers[self.metric])
 
     def _exhausted(self, kept: int, wanted: int, played: int, batches: int) -> NoSignal:
         return NoSignal(
             where="strategy: dynamic_sampling",
-            what=f"after {batches} batches {kept} of {played} groups differ in `{self.metric}`, and {wanted} are "
-            "wanted: nearly all tasks are always solved, or never.",
+            what=f"after {batches} batches, {kept} of {played} groups differ in `{self.metric}`, and {wanted} are "
+            "needed. The tasks of the other groups are too easy or too hard.",
             remedy="Do one of these:\n"
-            "  • tasks of other difficulty, or a better warm start,\n"
-            "  • a larger `rollout.group` or a smaller `rollout.tasks`, or\n"
-            "  • a higher `strategy.dynamic_sampling.max_batches` (0: no limit).",
+            "  • use tasks of another difficulty, or a better warm start,\n"
+            "  • set a larger `rollout.group` or a smaller `rollout.tasks`, or\n"
+            "  • set a higher `strategy.dynamic_sampling.max_batches` (0: no limit).",
         )
 
 
 def _groups(played: Sequence[Trajectory]) -> list[list[Trajectory]]:
-    """Trajectories by group, in the order of the first of each."""
+    """The trajectories of each group. Groups are in the order of their first trajectories."""
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in played:
         groups.setdefault(trajectory.group, []).append(trajectory)
     return list(groups.values())
 
 
-# ---- what was played, under another prompt ------------------------------------------------------------------
-Opened = Callable[[str, Hashable], Session]  # agent, key → a session to tell it to
+# ---- the same actions under another prompt ------------------------------------------------------------------
+Opened = Callable[[str, Hashable], Session]  # agent, key → a new session of the agent
 
 
 def retold(trajectory: Trajectory, opened: Opened, *, instruction: str | None, **info: float) -> Trajectory | None:
-    """The same actions after prompts that `opened` makes, under this instruction (None: under none).
+    """The same actions under prompts with another instruction.
 
     Args:
-        opened: gives a fresh session of an agent; `key` names agent and episode as the runner does.
-        info: numbers for every step, as columns of the table.
+        opened: opens a new session of an agent. Its argument `key` names the episode and the agent.
+        instruction: stands in every prompt; None: no instruction.
+        info: further numbers for every step, which become columns of the table.
 
-    Returns: a trajectory with `foreign` 1 on steps whose prompt is not the one they were sampled with; None, if it
-        does not fit the model's context.
+    Returns: a trajectory whose steps have the new prompts and the mark `foreign`; None, if it does not fit the model's
+        context.
     """
     sessions: dict[str, Session] = {}
     steps: list[Step] = []
@@ -250,7 +254,11 @@ def retold(trajectory: Trajectory, opened: Opened, *, instruction: str | None, *
 
 
 def opening(setup: RunSetup, **contexts: Any) -> Opened:
-    """Sessions of the run's roles. `contexts`: per agent, another context than its role's."""
+    """A function that opens sessions of the run's roles.
+
+    Args:
+        contexts: agent → a context that is used instead of its role's.
+    """
 
     def opened(agent: str, key: Hashable) -> Session:
         role = setup.role(agent)

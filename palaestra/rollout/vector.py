@@ -1,9 +1,8 @@
-"""The vector runner: plays many episodes in lock step, for network policies and quick environments.
+"""The vector runner plays many episodes in lock step, for network policies and quick environments.
 
-Programs, episodes and steps are those of the episode runner, and so are their trajectories: what it saves is
-the event loop. Every program is driven by hand until it waits; then all moves are made together, and all
-questions to one policy are answered in one forward pass. A slot whose episode is over takes the next play at once. A
-call that hangs cannot be interrupted here.
+Programs and trajectories are the same as with the episode runner, but no event loop is needed. The runner advances
+each program until it waits. Then it steps all environments together, and each policy answers all its questions in one
+forward pass. When an episode ends, its slot takes the next play at once. A call that hangs cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -58,17 +57,19 @@ class VectorRunner:
         program: Program | None = None,
         sampling: Sampling | None = None,
     ) -> list[Trajectory]:
-        """Play all; trajectories in the order of `plays`, failed ones included (stop ERROR, `error` set).
+        """Play all plays. Returns the trajectories in their order, failed ones included (stop ERROR, `error` set).
 
         Args:
-            temperature: in place of the settings' (evaluation).
-            program: in place of the run's (demonstrations). It may wait for acts and steps only.
-            sampling: in place of the settings' and of `temperature`.
+            temperature: used instead of that of the settings, for evaluations.
+            program: used instead of that of the run, for demonstrations. It may wait only for acts and steps.
+            sampling: used instead of the sampling of the settings and of `temperature`.
+
+        Raises: RecipeError, for a play that branches off from an episode.
         """
         if any(play.branch is not None for play in plays):
             raise RecipeError(
                 where="rollout.runner: vector",
-                what="its programs run in lock step, and one that branches off would have to run ahead of it.",
+                what="its episodes go on in lock step, and an episode that branches off needs steps of its own first.",
                 remedy="Set `rollout.runner: episodes`, or leave out the strategy that branches.",
             )
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
@@ -89,7 +90,10 @@ class VectorRunner:
     def perform(
         self, plays: Sequence[Play], strategies: Sequence[Strategy], rollout: RolloutContext
     ) -> list[Trajectory]:
-        """Play through strategies, the first outermost; each of their `collect` calls is one lock step of its own."""
+        """Play through strategies, of which the first is the outermost. Returns the trajectories for the update.
+
+        Each call of `collect` plays its episodes in lock step to their end.
+        """
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
             return self.collect(plays, sampling=sampling)
@@ -106,7 +110,7 @@ class VectorRunner:
         self._slots, self._count = None, 0
 
     def _open(self, count: int) -> Slots:
-        """Slots are kept from call to call; a vector environment is made anew when the number changes."""
+        """The slots, which are kept between calls. A vector environment is made anew if their number changes."""
         if self._slots is None or (self._count != count and isinstance(self._slots, VectorSlots)):
             self.close()
             self._slots = open_slots(self._setup.environment_name, self._setup.make_environment, count)
@@ -124,14 +128,14 @@ class VectorRunner:
         return running
 
     def sampling(self, temperature: float | None = None) -> Sampling:
-        """As the settings say, or at another temperature."""
+        """The sampling of the settings, or one at another temperature."""
         return sampling_of(self._settings, temperature)
 
 
 def _answers(live: Mapping[int, _Running], slots: Slots) -> dict[int, Any]:
-    """Answers to those wishes that come first: resets, else questions, else moves.
+    """Answer the wishes of the running programs: resets first, then questions, then moves.
 
-    So a move waits until everybody wants to move: that is the lock step.
+    So all moves are made together, once no program waits for a reset or an answer. This is the lock step.
     """
     wishes = {slot: running.wish for slot, running in live.items() if not running.over}
     resets = {slot: wish.task for slot, wish in wishes.items() if isinstance(wish, _Reset)}
@@ -144,7 +148,7 @@ def _answers(live: Mapping[int, _Running], slots: Slots) -> dict[int, Any]:
 
 
 def _ask(questions: Mapping[int, Question]) -> dict[int, Action | EpisodeFailure]:
-    """Each policy answers all its questions at once."""
+    """Let each policy answer all its questions in one forward pass."""
     answers: dict[int, Action | EpisodeFailure] = {}
     policies = {id(question.session.policy): question.session.policy for question in questions.values()}
     for policy in policies.values():
@@ -164,7 +168,7 @@ class _Move(NamedTuple):
 
 @types.coroutine
 def _wish(wish: Any) -> Generator[Any, Any, Any]:
-    """Awaiting it hands `wish` to the runner and returns the runner's answer."""
+    """Give `wish` to the runner, wait, and return the runner's answer."""
     return (yield wish)
 
 
@@ -191,11 +195,11 @@ class _SlotHost:
         self._slots.restore(self._slot, state)
 
     async def close(self) -> None:
-        """Slots outlive their episodes."""
+        """Do nothing: the slot is used for further episodes."""
 
 
 class _LockStepBatcher:
-    """Hands questions to the runner."""
+    """Gives the questions of a session to the runner."""
 
     async def ask(self, question: Question) -> Action:
         return await _wish(question)  # type: ignore[no-any-return]
@@ -212,7 +216,7 @@ def _open_in_lock_step(role: Role, sampling: Sampling, key: Key) -> Session:
 # ---- one episode in progress ------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A program that is driven by hand: it runs from one wish to the next."""
+    """An episode whose program runs from one wish to the next."""
 
     position: int
     episode: Episode
@@ -221,7 +225,7 @@ class _Running:
     over: bool = False
 
     def advance(self, answer: Any) -> None:
-        """Answer the present wish (None: begin) and run to the next one, or to the end."""
+        """Answer the current wish, or begin with None, and run to the next wish or to the end."""
         try:
             if isinstance(answer, EpisodeFailure):
                 self.wish = self.program.throw(answer)
@@ -249,6 +253,6 @@ def _foreign(wish: Any) -> EpisodeFailure:
     return EpisodeFailure(
         boundary="part",
         where="rollout.runner: vector",
-        what=f"the program waits for a {type(wish).__name__}; in lock step it may wait for acts and steps only.",
+        what=f"the program waits for a {type(wish).__name__}; in lock step it may wait only for acts and steps.",
         remedy="Set `rollout.runner: episodes`.",
     )

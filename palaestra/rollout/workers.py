@@ -1,4 +1,7 @@
-"""Worker processes for environments that compute, leak or hang: a hung one is killed and its worker restarted."""
+"""Worker processes, for environments that need a processor, leak memory or hang.
+
+If a call of an environment hangs, its process is killed and started again.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ from palaestra.data.abilities import abilities_of
 from palaestra.errors import ContractError
 from palaestra.rollout.hosts import failure, hung, refuse_missing
 
-DEPTH = 4  # messages on their way to one worker: with more, both sides of a full pipe could wait for each other
-READY = -1  # in place of an environment's number: the process has imported everything
+DEPTH = 4  # most messages on the way to a worker; with full pipes, both sides would wait for each other
+READY = -1  # stands for an environment's number in the message that the process has imported everything
 
 
 class Hung(Exception):
@@ -34,16 +37,16 @@ class Hung(Exception):
 
 
 class Restarted(Exception):
-    """The process was replaced for another episode's fault."""
+    """The process was replaced, because another episode's environment hung or crashed in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StartUp:
-    """What a worker process is told at its start.
+    """What a worker process gets at its start.
 
     Attributes:
-        make: gives an environment; pickled, because it may be of a file that the process must know first.
-        files: modules that the run has loaded from files, whose objects go to and fro.
+        make: a pickled function that makes an environment. The process reads it after it has loaded `files`.
+        files: the modules that the run has loaded from a user's files. Their objects are sent in both directions.
     """
 
     make: bytes
@@ -51,17 +54,17 @@ class _StartUp:
 
 
 def _serve(start: _StartUp, pipe: Connection) -> None:
-    """The worker's loop: one message is (number, call, arguments), the answer (number, fine, result, text).
+    """The loop of a worker. It reads messages (number, call, arguments) and answers with (number, fine, result, text).
 
-    Arguments and results are pickled by themselves: what cannot be read fails one call and nothing else. `text` tells
-    a failure whose exception cannot be read on the other side.
+    Arguments and results are pickled one by one, so that an object that cannot be read fails only its own call. `text`
+    describes an exception that the other side cannot read.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which then closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C and then closes the pipe
     own_files.know_files(start.files)
-    with suppress(Exception):  # `open` tells what is wrong; imports belong to the start, and no time limit counts them
+    with suppress(Exception):  # imports everything before time limits count; `open` reports errors
         pickle.loads(start.make)
     environments: dict[int, Any] = {}
-    with suppress(EOFError, OSError), asyncio.Runner() as loop:  # the run is over, or has given this process up
+    with suppress(EOFError, OSError), asyncio.Runner() as loop:  # raised when the run closes the pipe
         pipe.send((READY, True, pickle.dumps(None), ""))
         while True:
             number, call, arguments = pipe.recv()
@@ -79,7 +82,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 def _result(environments: dict[int, Any], start: _StartUp, number: int, call: str, arguments: tuple[Any, ...]) -> Any:
-    """What one call of one environment gives."""
+    """The result of one call of one environment."""
     if call == "open":
         environments[number] = pickle.loads(start.make)()
         return tuple(environments[number].agents), abilities_of(environments[number]), own_files.user_files()
@@ -89,8 +92,11 @@ def _result(environments: dict[int, Any], start: _StartUp, number: int, call: st
 
 
 def _context(make: Callable[[], Any]) -> Any:
-    """How processes are started: where possible by a server that has imported the environment, so that a killed
-    worker is replaced in milliseconds."""
+    """The way to start processes.
+
+    If possible, a server that has imported the environment starts them, so that a killed worker is replaced in
+    milliseconds.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -99,7 +105,10 @@ def _context(make: Callable[[], Any]) -> Any:
 
 
 def _imported_for(make: Callable[[], Any]) -> list[str]:
-    """The module that makes the environment; of a file, which only workers can import, what it imports itself."""
+    """The modules that the server imports: the module that makes the environment.
+
+    The server cannot import a module of a user's file, but it can import the modules that the file uses.
+    """
     module = (make.func if isinstance(make, functools.partial) else make).__module__
     if module not in own_files.user_files():
         return [module]
@@ -109,7 +118,7 @@ def _imported_for(make: Callable[[], Any]) -> list[str]:
 
 
 def _portable(error: Exception) -> tuple[bytes, str]:
-    """An exception as bytes, and as a text for where they cannot be read."""
+    """An exception as bytes, and as a text for a reader that cannot unpickle it."""
     text = "".join(traceback.format_exception_only(error)).strip()
     try:
         return pickle.dumps(error), text
@@ -125,7 +134,7 @@ def _read(fine: bool, result: bytes, text: str) -> Any:
     try:
         answer = pickle.loads(result)
     except Exception as error:
-        raise RuntimeError(text or f"its answer cannot be read: {type(error).__name__}: {error}") from error
+        raise RuntimeError(text or f"the worker's answer cannot be read: {type(error).__name__}: {error}") from error
     if fine:
         return answer
     usual = isinstance(answer, Exception) and not isinstance(answer, StopIteration)  # a future takes no StopIteration
@@ -133,13 +142,13 @@ def _read(fine: bool, result: bytes, text: str) -> Any:
 
 
 def _sendable(make: Callable[[], Any]) -> bytes:
-    """Raises: ContractError, for what no other process can be given."""
+    """The pickled function. Raises: ContractError, if it cannot be pickled."""
     try:
         return pickle.dumps(make)
     except Exception as error:
         raise ContractError(
             where="rollout.worker_kind: process",
-            what=f"what makes the environment cannot be given to a worker process: {error}.",
+            what=f"the function that makes the environment cannot be sent to a worker process: {error}.",
             remedy="Use a class or a function at the top of a module, or set rollout.worker_kind=thread.",
         ) from error
 
@@ -159,7 +168,7 @@ class Worker:
         self.lives += 1
         self._unsent: deque[tuple[int, str, bytes]] = deque()
         self._flying = 0
-        self._answered = math.inf  # the loop's time of the last answer; infinite until the process is ready
+        self._answered = math.inf  # time of the last answer, by the loop's clock; infinite until the process is ready
         self._pipe, theirs = self._context.Pipe()
         start = _StartUp(make=self._make)
         self._process = self._context.Process(target=_serve, args=(start, theirs), daemon=True)
@@ -167,12 +176,12 @@ class Worker:
         theirs.close()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Answers arrive through this event loop from now on."""
+        """Receive answers through this event loop from now on."""
         self._loop = loop
         loop.add_reader(self._pipe.fileno(), self._arrived)
 
     def detach(self) -> None:
-        """The event loop is about to close."""
+        """Leave the event loop, which is about to close."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._pipe.fileno())
         self._loop = None
@@ -196,9 +205,9 @@ class Worker:
                 future.set_exception(error)
 
     def send(self, number: int, call: str, *arguments: Any) -> None:
-        """Ask environment `number`; nobody waits for the answer.
+        """Call environment `number` without waiting for the answer.
 
-        Raises: whatever pickling the arguments does.
+        Raises: any error from pickling the arguments.
         """
         self._unsent.append((number, call, pickle.dumps(arguments)))
         self._pump()
@@ -209,17 +218,17 @@ class Worker:
                 self._pipe.send(self._unsent.popleft())
                 self._flying += 1
         except OSError:
-            return  # it died; the event loop is about to hear of it
+            return  # the process died; the event loop will notice it
 
     async def call(self, number: int, call: str, *arguments: Any, seconds: float | None) -> Any:
-        """Ask environment `number`; one call of an environment at a time.
+        """Call environment `number` and wait for the answer. An environment has one call at a time.
 
-        Raises: Hung, after `seconds` of this call: neither the start of the process nor calls of other
-            environments before it count.
+        Raises: Hung, if the call takes longer than `seconds`. The start of the process and earlier calls of other
+            environments do not count.
         """
         assert self._loop is not None
         future, sent = self._loop.create_future(), self._loop.time()
-        self.send(number, call, *arguments)  # what cannot be sent waits for nothing
+        self.send(number, call, *arguments)  # first: if it raises, nothing waits for an answer
         self._waiting[number] = future
         try:
             while seconds is not None and not future.done():
@@ -232,18 +241,18 @@ class Worker:
             future.cancel()
 
     def _is_first(self, number: int) -> bool:
-        """Whether no other call that somebody still waits for comes before."""
+        """Whether this call is the first one that somebody still waits for."""
         return next((n for n, future in self._waiting.items() if not future.done()), number) == number
 
     def _blame_first(self, error: Exception) -> None:
-        """Whatever the process was working on fails with `error`."""
+        """Let the call on which the process was working fail with this error."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
                 return
 
     def restart(self) -> None:
-        """Kill the process; whatever waits for it is `Restarted`."""
+        """Replace the process by a new one. Calls that still wait raise `Restarted`."""
         loop = self._loop
         self.detach()
         self._process.kill()
@@ -268,7 +277,7 @@ class Worker:
 
 
 class WorkerPool:
-    """A fixed number of workers; a new environment goes to the one with the fewest."""
+    """A fixed number of workers. A new environment goes to the worker with the fewest environments."""
 
     def __init__(self, make: Callable[[], Any], count: int) -> None:
         self._workers = [Worker(make) for _ in range(count)]
@@ -283,13 +292,13 @@ class WorkerPool:
             worker.detach()
 
     async def open(self, name: str, seconds: float | None) -> ProcessHost:
-        """A new environment somewhere in the pool."""
+        """Make an environment in the pool. `seconds`: time limit of each of its calls."""
         worker = min(self._workers, key=lambda w: w.load)
         worker.load += 1
         host = ProcessHost(name, worker, next(self._numbers), seconds)
         try:
             host.agents, host.abilities, files = await host.ask("open")
-            own_files.know_files(files)  # its objects are read here
+            own_files.know_files(files)  # this process reads objects of these modules
         except BaseException:
             await host.close()
             raise
@@ -303,8 +312,8 @@ class WorkerPool:
 class ProcessHost:
     """One environment in a worker process.
 
-    When the process is replaced because another environment hung or crashed in it, this one is made again and
-    its calls are repeated: the same task and the same actions lead to the same state.
+    If the process is replaced because another environment hung or crashed in it, this environment is made again and its
+    calls are repeated. The same task and the same actions lead to the same state.
     """
 
     def __init__(self, name: str, worker: Worker, number: int, seconds: float | None) -> None:
@@ -317,7 +326,7 @@ class ProcessHost:
     async def ask(self, call: str, *arguments: Any) -> Any:
         """Call a method of the environment.
 
-        Raises: EpisodeFailure, boundary `environment`.
+        Raises: EpisodeFailure with the boundary `environment`, if the call raises, hangs or cannot be sent.
         """
         self._past.append((call, arguments))
         try:
@@ -335,7 +344,7 @@ class ProcessHost:
             raise failure(self._name, call, error) from error
 
     async def _answer(self) -> Any:
-        """The answer to the last call; in a new process, after all calls before it."""
+        """The answer to the last call. In a new process, all earlier calls are repeated first."""
         known = len(self._past) - 1 if self._life == self._worker.lives else 0
         self._life = self._worker.lives
         for call, arguments in self._past[known:]:
@@ -362,5 +371,5 @@ class ProcessHost:
 
     async def close(self) -> None:
         self._worker.load -= 1
-        if self._life == self._worker.lives:  # else it died with its process
+        if self._life == self._worker.lives:  # otherwise the environment ended with its process
             self._worker.send(self._number, "close")

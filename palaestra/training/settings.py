@@ -30,42 +30,43 @@ Prompt = Annotated[str, pydantic.AfterValidator(_around_text)]
 
 
 class ToolSettings(Section):
-    """What one role alone may call, and how."""
+    """The tools that only this role may call, and the limits of its calls."""
 
     IGNORES_IF = {"use=[]": ("format", "rounds", "max_calls", "max_chars", "repeat")}
 
     use: list[BoundPart] = []
-    format: Literal["json", "tagged", "code", "words"] = "json"
-    rounds: PositiveInt = 2  # how often in a row calls are answered; what it says then is its response
-    max_calls: PositiveInt | None = None  # of an episode
-    max_chars: PositiveInt = 1000  # of a result
-    repeat: bool = False  # what it was shown stands above each result: for contexts that show the latest only
+    format: Literal["json", "tagged", "code", "words"] = "json"  # how the role writes a call
+    rounds: PositiveInt = 2  # most texts in a row whose calls are answered; the next text is the response
+    max_calls: PositiveInt | None = None  # in one episode; None: no limit
+    max_chars: PositiveInt = 1000  # of one result
+    repeat: bool = False  # show the observation and the calls so far above each result, for contexts without history
 
 
 class RoleSettings(Section):
-    """One role: which policy plays it, what it is shown, how it speaks and how that is read."""
+    """One role: its policy, its context, its prompt, its tools, and how its responses are sampled and read."""
 
     policy: str = "main"
     context: BoundPart = BoundPart(name="full_history")
-    prompt: Prompt | None = None  # stands around whatever it is shown, "{text}"; "{tools}" explains its tools
-    parser: BoundPart | None = None  # what its responses mean, in place of the program's own
+    prompt: Prompt | None = None  # a text around each observation; "{text}" is the observation, "{tools}" its tools
+    parser: BoundPart | None = None  # reads its responses, in place of the program's own parser
     tools: ToolSettings = ToolSettings()
     acts_for: str | None = None  # the environment's agent that it acts for; None: the only one
-    frozen: bool = False  # its acts are never learned from; those of other roles of its policy are
-    temperature: NonNegative | None = None  # these four: None as in `rollout`; no temperature counts in evaluations
+    frozen: bool = False  # its acts are never learned from; acts of other roles of its policy may be
+    # None in the next four: the value of `rollout`. Evaluations use none of these temperatures.
+    temperature: NonNegative | None = None
     top_k: Annotated[int, pydantic.Field(ge=0)] | None = None
     top_p: Annotated[float, pydantic.Field(gt=0, le=1)] | None = None
     response_tokens: PositiveInt | None = None
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """What of its sampling is its own."""
+        """The options of sampling that this role sets itself."""
         own = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
         return {name: value for name, value in {**own, "max_tokens": self.response_tokens}.items() if value is not None}
 
 
 class PolicySettings(Section):
-    """One policy; what is left out comes from the recipe's top level."""
+    """One policy. The keys that are left out have the values of the recipe's top level."""
 
     IGNORES_IF = {
         "trainable=False": ("optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference")
@@ -78,9 +79,9 @@ class PolicySettings(Section):
     regularizers: list[BoundPart] | None = None
     epochs: PositiveInt | None = None
     minibatches: PositiveInt | None = None
-    every: PositiveInt = 1  # learn in each so-many-th iteration only
+    every: PositiveInt = 1  # 2: learn only in every second iteration
     reference: Literal["start"] | None = None
-    load: str | None = None  # a folder written by `palaestra export` or a checkpoint's policy folder
+    load: str | None = None  # folder with weights: written by `palaestra export`, or a policy's folder in a checkpoint
 
 
 class WarmStartSettings(Section):
@@ -89,15 +90,15 @@ class WarmStartSettings(Section):
     episodes: PositiveInt = 256
     epochs: PositiveInt = 2
     batch_tokens: PositiveInt = 4096
-    guidance: Fraction = 0.0  # share of episodes under the environment's guidance, so that policies know what it means
-    noise: Fraction = 0.0  # share of expert actions exchanged for a random legal one in the environment
-    frozen: bool = False  # clone policies too that are not trained afterwards
-    keep: str | None = None  # folder for the clones: a run that begins alike takes them instead of cloning again
+    guidance: Fraction = 0.0  # share of episodes with the environment's guidance, so that policies learn to use it
+    noise: Fraction = 0.0  # share of expert actions that a random legal action replaces
+    frozen: bool = False  # clone also policies that are not trained afterwards
+    keep: str | None = None  # folder for the cloned weights; a run with the same warm start loads them from there
     optimizer: BoundPart = BoundPart(name="adamw", options={"lr": 1e-3})
 
 
 class AggregateSettings(Section):
-    """How per-token losses become one number."""
+    """How the losses of tokens become one number."""
 
     IGNORES_IF = {f"how={how}": ("constant",) for how in get_args(Aggregation) if how not in NEED_CONSTANT}
 
@@ -106,37 +107,37 @@ class AggregateSettings(Section):
 
 
 class TrainingSettings(Section):
-    """The loop."""
+    """The training loop: its length, its updates, its limits and its checkpoints."""
 
     IGNORES_IF = {"max_staleness=0": ("stale",)}
 
     iterations: PositiveInt = 100
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1
-    token_budget: PositiveInt = 8192  # tokens the model reads at once, padding included
+    token_budget: PositiveInt = 8192  # most tokens in one pass of the model, padding included
     checkpoint_every: PositiveInt | None = None  # iterations; None: only at the end
     keep_checkpoints: PositiveInt = 2
     max_failed: Fraction = 0.5  # a larger share of failed episodes in one iteration stops the run
-    max_empty: PositiveInt = 20  # iterations in a row without any learning signal before the run stops
-    stop_at: float | None = None  # stop when an evaluation's success (or return) reaches this
-    save_episodes: Annotated[int, pydantic.Field(ge=0)] = 4  # episodes kept as text each evaluation
-    shard: bool = False  # of several processes, each holds a slice of weights, gradients and optimizer state (FSDP2)
-    stop_kl: Positive | None = None  # end an iteration's updates once policy/kl is larger
-    agent_gradients: bool = False  # log the gradient norm of each agent's share; costs a pass per agent
-    threads: PositiveInt | None = None
+    max_empty: PositiveInt = 20  # so many iterations in a row without a learning signal stop the run
+    stop_at: float | None = None  # stop once the success (or return) of an evaluation reaches this
+    save_episodes: Annotated[int, pydantic.Field(ge=0)] = 4  # episodes that are kept as text at each evaluation
+    shard: bool = False  # each of several processes holds a part of weights, gradients and optimizer state (FSDP2)
+    stop_kl: Positive | None = None  # stop the iteration's updates once policy/kl exceeds this
+    agent_gradients: bool = False  # log the gradient norm of each agent's share of the loss; costs a pass per agent
+    threads: PositiveInt | None = None  # of torch; None: torch decides
     max_staleness: Annotated[int, pydantic.Field(ge=0)] = 0  # batches that are played ahead of the updates; 0: none
-    stale: Literal["wait", "drop"] = "wait"  # for the slowest episode of a batch, or take what is done and drop the old
-    lag: Annotated[int, pydantic.Field(ge=0)] = 0  # act with weights this many updates old, to study what it does
-    actor_noise: NonNegative = 0.0  # act with weights this much off, as a share of their deviation; likewise
+    stale: Literal["wait", "drop"] = "wait"  # wait for the slowest episode of a batch, or drop episodes when too old
+    lag: Annotated[int, pydantic.Field(ge=0)] = 0  # act with weights that are this many updates old, for experiments
+    actor_noise: NonNegative = 0.0  # act with noise on the weights, as a share of their deviation, for experiments
 
 
 class EvaluationSettings(Section):
-    """Evaluations while a run trains, and at its ends."""
+    """Evaluations before, during and after training."""
 
-    environment: BoundPart | None = None  # default: the training environment
-    panel: str | None = None  # a committed panel; None: the first `tasks` of split "eval"
+    environment: BoundPart | None = None  # None: the training environment
+    panel: str | None = None  # name of a committed panel; None: the first `tasks` of the split "eval"
     tasks: PositiveInt = 256
-    every: PositiveInt | None = None  # iterations; None: before and after
+    every: PositiveInt | None = None  # iterations; None: only before and after training
     temperature: NonNegative = 0.0
     metric: Literal["success", "return"] = "success"
 
@@ -146,22 +147,20 @@ class RunSettings(Section):
 
     name: str = "run"
     seed: int = 0
-    run: str | None = None  # run folder; default runs/<name>
+    run: str | None = None  # run folder; None: runs/<name>
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"  # of the policies' weights
-    strict: bool = False  # refuse what else has a silent default: lone peers, rows that occur twice
+    strict: bool = False  # refuse cases that a default would hide: trajectories without peers, rows that occur twice
     environment: BoundPart
     program: BoundPart = BoundPart(name="play")
     agents: dict[str, RoleSettings] = {"*": RoleSettings()}
     policies: dict[str, PolicySettings]
-    engine: BoundPart = BoundPart(name="in_process")  # what generates for policies of tokens
-    reference: Literal["start"] | None = None  # weights that KL terms refer to: those after the warm start
+    engine: BoundPart = BoundPart(name="in_process")  # generates for policies of tokens
+    reference: Literal["start"] | None = None  # "start": KL terms refer to the weights after the warm start
     warm_start: WarmStartSettings | None = None
     experience: BoundPart = BoundPart(name="rollout")
     sampler: BoundPart = BoundPart(name="uniform")
-    strategy: list[
-        BoundPart
-    ] = []  # what stands between the plays of an iteration and its trajectories, outermost first
+    strategy: list[BoundPart] = []  # the first is the outermost
     rollout: RolloutSettings = RolloutSettings()
     reward: list[BoundPart] = [BoundPart(name="environment")]
     selection: list[BoundPart] = []
@@ -175,10 +174,10 @@ class RunSettings(Section):
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
-    _other_role: RoleSettings = pydantic.PrivateAttr(default_factory=RoleSettings)  # of agents that no key names
+    _other_role: RoleSettings = pydantic.PrivateAttr(default_factory=RoleSettings)  # for agents without a key
 
     def role(self, agent: str) -> RoleSettings:
-        """The settings of one role: its own, else those of `*`."""
+        """The settings of one role: its own, those of `*`, or the defaults."""
         return self.agents.get(agent) or self.agents.get("*") or self._other_role
 
     @property
@@ -191,11 +190,11 @@ class RunSettings(Section):
         return older or any(number > 1 for number in updates)
 
     def due(self, step: int, policies: Iterable[str]) -> list[str]:
-        """Those of these policies that improve in iteration `step`, counted from 0; some wait several."""
+        """Those of these policies that learn in iteration `step`, counted from 0 (`policies.*.every`)."""
         return [name for name in policies if (step + 1) % self.policies[name].every == 0]
 
 
-# Where parts stand in a recipe: path → slot; a list in the model means that a list is allowed.
+# The places of parts in a recipe: path → slot. If the field in `RunSettings` is a list, the recipe may give a list.
 PART_SLOTS: dict[str, str] = {
     "rollout.runner": "rollout",
     "environment": "environment",

@@ -1,4 +1,4 @@
-"""Setup: a run from its settings: environment, policies, roles, engine and runner."""
+"""Builds a run from its settings: the environment, the policies, the roles, the engine and the runner."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 
 
 def build_setup(settings: RunSettings) -> RunSetup:
-    """Environment, policies, roles and runner of a run.
+    """Build the setup of a run.
 
-    Raises: RecipeError, ContractError.
+    Raises: RecipeError, for settings that do not fit each other; ContractError, for an environment, a policy, a context
+        or an engine that breaks its protocol.
     """
     device = run_device(settings.device)
     environment = settings.environment
@@ -40,7 +41,7 @@ def build_setup(settings: RunSettings) -> RunSetup:
         "tasks",
         where=f"environment: {environment.name}",
         what="it gives no tasks.",
-        remedy="Add a method `tasks(split, n, seed) -> list[Task]`; training draws its tasks there.",
+        remedy="Add a method `tasks(split, n, seed) -> list[Task]`, which training calls for its tasks.",
     )
     vector_size, action_count = sizes_of(source)
     setup = RunSetup(
@@ -64,7 +65,7 @@ def build_setup(settings: RunSettings) -> RunSetup:
     declared = roles_of(setup.program)
     setup.roles = make_roles(settings, source.agents, declared, setup.policies)
     setup.team = tuple(declared or (name for name in settings.agents if name != "*"))
-    setup.temperatures = temperatures(settings, setup.roles)  # it may refuse the recipe: before there are workers
+    setup.temperatures = temperatures(settings, setup.roles)  # before the runner starts workers: it may raise
     setup.runner = settings.rollout.runner.part.target(setup, settings.rollout)
     if has(source, "expert"):
         setup.demonstrate = functools.partial(demonstrations, setup, settings.seed)
@@ -72,9 +73,9 @@ def build_setup(settings: RunSettings) -> RunSetup:
 
 
 def make_policies(settings: RunSettings, setup: RunSetup) -> None:
-    """Put all policies of the recipe into the setup, in its order; one that stands on another is made after it.
+    """Put all policies of the recipe into the setup, in the recipe's order. An adapter is made after its base.
 
-    Raises: RecipeError, for one that stands on nothing, on another that stands on something, or on one that is trained.
+    Raises: RecipeError, if the base of an adapter does not exist, is an adapter itself, or is trained.
     """
     below = {name: _below(chosen) for name, chosen in settings.policies.items()}
     for name, base in below.items():
@@ -82,40 +83,40 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
             _check_base(name, base, below, settings)
     for name in sorted(settings.policies, key=lambda name: below[name] is not None):
         setup.policies[name] = policy = _policy(name, settings.policies[name], setup)
-        if policy.module is not None:  # before others stand on it
+        if policy.module is not None:  # before adapters use its weights
             policy.module.to(dtype=getattr(torch, settings.dtype))
     setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 
 def _below(settings: PolicySettings) -> str | None:
-    """The policy that this one stands on, if its kind does."""
+    """The name of the base, if the policy is an adapter."""
     stands_on = declared(settings.policy.part.target, "stands_on")
     return None if stands_on is None else stands_on(settings.policy.options)
 
 
 def _check_base(name: str, base: str, below: Mapping[str, str | None], settings: RunSettings) -> None:
-    """Raises: RecipeError, if this base cannot bear a policy."""
+    """Raises: RecipeError, if this policy cannot be the base of an adapter."""
     kind = settings.policies[name].policy.name
     where, wholes = f"policies.{name}.policy.{kind}.of", [other for other, under in below.items() if under is None]
     if base not in below:
         raise RecipeError(
             where=where,
-            what=f"it stands on policy `{base}`, which does not exist.",
+            what=f"its base is policy `{base}`, which does not exist.",
             options=nearest(base, wholes) or wholes,
             remedy=f"Add the base: `policies: {{{base}: {{policy: …, trainable: false}}}}`.",
         )
     if below[base] is not None:
         raise RecipeError(
             where=where,
-            what=f"it stands on policy `{base}`, which stands on `{below[base]}` itself.",
+            what=f"its base is policy `{base}`, which has the base `{below[base]}` itself.",
             options=wholes,
-            remedy=f"Let it stand on `{below[base]}`.",
+            remedy=f"Use `{below[base]}` as the base.",
         )
     if settings.policies[base].trainable:
         raise RecipeError(
             where=f"policies.{base}.trainable",
-            what=f"policy `{name}` stands on it, and each of its updates would move what `{name}` does.",
-            remedy=f"Set policies.{base}.trainable=false, and give roles that it plays an adapter of their own.",
+            what=f"it is the base of policy `{name}`, and each of its updates would change what `{name}` does.",
+            remedy=f"Set policies.{base}.trainable=false. To train its roles, give them an adapter of their own.",
         )
 
 
@@ -123,7 +124,10 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
     options = dict(settings.policy.options)
     if settings.load is not None:
         if "model" not in options:
-            raise RecipeError(where=f"policies.{name}.load", what=f"policy `{settings.policy.name}` loads no folder.")
+            raise RecipeError(
+                where=f"policies.{name}.load",
+                what=f"a policy of the kind `{settings.policy.name}` cannot load a folder.",
+            )
         options["model"] = settings.load
     made = settings.policy.part.target(name, setup, **options)
     if hasattr(made, "twin") and not hasattr(made, "clone"):
@@ -138,9 +142,9 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
 
 
 def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart) -> Engine | None:
-    """One engine of this kind serves all policies that generate tokens; None, if there is none.
+    """Make one engine for all policies that generate tokens. Returns None, if there is no such policy.
 
-    Raises: ContractError, for an engine of an earlier version of the protocol.
+    Raises: ContractError, for an engine that breaks its protocol or follows an earlier one.
     """
     models = {name: policy.model for name, policy in policies.items() if policy.model is not None}
     if not models:
@@ -159,7 +163,10 @@ def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart) 
 
 
 def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> list[str]:
-    """What expert (else random) play reads and writes: texts for a tokenizer. Runs in the run's own workers."""
+    """Texts for a tokenizer: the observations and actions of expert play, or of random play if there is no expert.
+
+    The environments run in workers, as the recipe says.
+    """
     seed, environment = settings.seed, settings.environment
     kind, player = ("expert", expert) if has(source, "expert") else ("random", random)
     setup = RunSetup(
@@ -189,7 +196,7 @@ def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> 
 
 
 def demonstrations(setup: RunSetup, seed: int, tasks: Sequence[Task]) -> list[Trajectory]:
-    """The environment's expert at these tasks, each act recorded by the sessions of the run's own policies."""
+    """Episodes of the environment's expert on these tasks. Sessions of the run's policies record each act."""
     plays = [
         Play(task=task, group=f"expert-{task.content_hash}", sample=0, seed=derive(seed, "expert", task.content_hash))
         for task in tasks
@@ -199,8 +206,10 @@ def demonstrations(setup: RunSetup, seed: int, tasks: Sequence[Task]) -> list[Tr
 
 
 def phrases(settings: RunSettings, source: Any) -> list[str]:
-    """What is put before a policy beside observations, by contexts, strategies, tools and the environment's teacher:
-    texts for a tokenizer."""
+    """Texts for a tokenizer: all that a policy reads beside observations.
+
+    They come from the environment's teacher, contexts, strategies and tools.
+    """
     texts: list[str] = [*source.phrases] if has(source, "phrases") else []
     for role in settings.agents.values():
         texts += role.context().phrases
@@ -213,16 +222,16 @@ def phrases(settings: RunSettings, source: Any) -> list[str]:
 def make_roles(
     settings: RunSettings, agents: Sequence[str], declared: Sequence[str] | None, policies: Mapping[str, Any]
 ) -> dict[str, Role]:
-    """A role for every name that may act, and "*" where the recipe has it.
+    """A role for every name that may act, and one for "*" if its policy exists.
 
     Args:
         agents: of the environment.
-        declared: roles that the program says it has; empty: the environment's agents; None: it does not say.
+        declared: the roles that the program declares; empty: the environment's agents; None: it declares nothing.
 
-    Raises: RecipeError, for a role without a policy, one that nobody knows, or a policy that no role has.
+    Raises: RecipeError, for a role without a policy, a role that never acts, or a policy without a role.
     """
     acting = tuple(declared or agents)
-    if declared is None:  # then any name in the recipe may be a role
+    if declared is None:  # any name in the recipe may be a role
         acting = tuple(dict.fromkeys((*agents, *(name for name in settings.agents if name != "*"))))
     _refuse_unknown(settings, acting, agents)
     _refuse_unknown_agents(settings, agents)
@@ -234,7 +243,7 @@ def make_roles(
         elif name in acting or name in settings.agents:
             raise RecipeError(
                 where=f"agents.{name}.policy",
-                what=f"no policy is called `{chosen.policy}`.",
+                what=f"there is no policy `{chosen.policy}`.",
                 options=sorted(policies),
                 remedy=f"Write `agents: {{{name}: {{policy: …}}}}`.",
             )
@@ -256,19 +265,20 @@ def _role(chosen: RoleSettings, policy: Any) -> Role:
 
 
 def _tools(chosen: ToolSettings) -> RoleTools | None:
-    """The tools of a role, made once for all its episodes. Raises: ContractError, for two tools of one name."""
+    """The tools of a role, made once for all its episodes. Raises: ContractError, if two have the same name."""
     if not chosen.use:
         return None
     options = chosen.model_dump(exclude={"use"})
     tools = RoleTools(tools=tuple(tool() for tool in chosen.use), **options)
-    Toolbox(tools.tools)  # refuses two of one name
+    Toolbox(tools.tools)  # refuses two tools of the same name
     return tools
 
 
 def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:
-    """Per policy, the temperature that all its roles act at. An agent of the environment that never acts has none.
+    """Name of each policy → the temperature of its roles. Frozen roles and roles that never act do not count.
 
-    Raises: RecipeError, if roles that share a trained policy have different ones: its probabilities are taken at one.
+    Raises: RecipeError, if the roles of a trained policy have different temperatures, since training computes the
+        policy's probabilities at one temperature.
     """
     by_policy: dict[str, dict[float, str]] = defaultdict(dict)
     for name in roles_of(settings.program) or [name for name in roles if name != "*"]:
@@ -281,8 +291,9 @@ def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, 
             said = ", ".join(f"{name} {temperature:g}" for temperature, name in chosen.items())
             raise RecipeError(
                 where=f"policies.{policy}",
-                what=f"its roles act at different temperatures ({said}), and its probabilities are taken at one.",
-                remedy="Give them one `temperature`, or policies of their own.",
+                what=f"its roles have different temperatures ({said}), and training computes the policy's "
+                "probabilities at one.",
+                remedy="Give them the same `temperature`, or different policies.",
             )
     return {policy: next(iter(chosen)) for policy, chosen in by_policy.items()}
 
@@ -292,10 +303,10 @@ def _refuse_unknown(settings: RunSettings, acting: Sequence[str], agents: Sequen
         if name != "*" and name not in acting and name not in agents:
             raise RecipeError(
                 where=f"agents.{name}",
-                what=f"nobody of that name acts with program `{settings.program.name}` in environment "
+                what=f"no role of this name acts with program `{settings.program.name}` in environment "
                 f"`{settings.environment.name}`.",
                 options=nearest(name, list(acting)) or list(acting),
-                remedy=f"Those who act are: {', '.join(acting)}.",
+                remedy=f"The roles that act are: {', '.join(acting)}.",
             )
 
 
@@ -306,7 +317,7 @@ def _refuse_unknown_agents(settings: RunSettings, agents: Sequence[str]) -> None
                 where=f"agents.{name}.acts_for",
                 what=f"environment `{settings.environment.name}` has no agent `{chosen.acts_for}`.",
                 options=nearest(chosen.acts_for, agents),
-                remedy="Name the environment's agent that this role acts for; leave it out where there is only one.",
+                remedy="Name the agent that this role acts for. Leave the key out if the environment has one agent.",
             )
 
 
@@ -314,12 +325,12 @@ def _refuse_unused(
     settings: RunSettings, roles: Mapping[str, Role], acting: Sequence[str], policies: Mapping[str, Any]
 ) -> None:
     used = {roles[name].policy.name for name in acting}
-    used |= {policy.base for policy in policies.values() if policy.base is not None}  # adapters stand on another policy
+    used |= {policy.base for policy in policies.values() if policy.base is not None}
     for name in policies:
         if name not in used:
             raise RecipeError(
                 where=f"policies.{name}",
-                what="no role is played by it.",
+                what="it plays no role.",
                 options=[f"agents.{role}.policy={name}" for role in acting],
-                remedy="Give it a role, or leave it out.",
+                remedy="Give the policy a role, or leave it out.",
             )

@@ -1,4 +1,4 @@
-"""The stages between experience and learners: the parts that turn episodes into numbers per token."""
+"""The stages between experience and learners. Their parts turn episodes into numbers for each token."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from palaestra.registry import registration
 Estimator = Callable[..., Any]
 
 
-FORMER_MEMBERS = {  # of parts with state
+FORMER_MEMBERS = {  # of parts with state: earlier name → its name and meaning now
     "warming": "`ready` now, and means the opposite",
     "learn": "`update(batch, iteration)` now, with `batch.table` in place of the table",
 }
 
 
 def started(parts: Sequence[BoundPart]) -> list[BoundPart]:
-    """The parts as a run holds them, those with state with an object each.
+    """The parts as a run holds them: each part with state gets its object.
 
-    Raises: ContractError, for an object that lacks a member of `StatefulPart` or has one by its earlier name.
+    Raises: ContractError, for an object that lacks a member of `StatefulPart`, or has a member under an earlier name.
     """
     held = [part.started() for part in parts]
     for part in held:
@@ -51,8 +51,8 @@ class Stages:
     """The parts between experience and learners, in the order in which they run.
 
     Attributes:
-        updates: per policy, what reads columns in its updates: learners, losses and regularizers.
-        frozen: whose acts nothing is learned from, by the name of an agent.
+        updates: policy → the parts that read columns in its updates: learners, losses and regularizers.
+        frozen: whether the acts of an agent are never learned from.
     """
 
     reward: Sequence[BoundPart]
@@ -69,7 +69,7 @@ class Stages:
 
     @property
     def stateful(self) -> dict[str, StatefulPart]:
-        """The objects of parts with state, by slot and place: `reward.0`."""
+        """Slot and position (`reward.0`) → the object of a part with state."""
         slots = ("reward", "selection", "advantage", "weights")
         return {
             f"{slot}.{place}": bound.state
@@ -80,31 +80,31 @@ class Stages:
 
     @property
     def reads_advantage(self) -> bool:
-        """Whether a factor or an update reads the advantage, or what comes with it, so that an estimator has to run."""
+        """Whether an estimator must run: a factor or an update reads the advantage or another column that it gives."""
         gives = {*CREDIT, *(column for part in self.advantage for column in part.part.writes or ())}
         readers = [*self.weights, *(part for parts in self.updates.values() for part in parts)]
         return any(part.reads is None or not gives.isdisjoint(part.reads) for part in readers)
 
 
 def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:
-    """1 on rows that the updates may read, 0 on those of frozen roles: float32 (rows,)."""
+    """1 on rows that the updates may learn from, 0 on rows of frozen roles: float32 (rows,)."""
     agents = torch.tensor([0.0 if frozen(str(label)) else 1.0 for label in table.labels("agent")])
     return agents[table["agent"]]
 
 
 # ---- advantages -------------------------------------------------------------------------------------------
 def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
-    """Run one estimator and then filters, as `advantage: [gigpo, whiten]` says.
+    """Run one estimator and then filters, for example those of `advantage: [gigpo, whiten]`.
 
     Args:
-        parts: callables; the first takes the table, each later one the table, with the estimator's further columns,
-            and the advantage so far.
+        parts: the first is called with the table. Each later one is called with the table, which has the estimator's
+            further columns by then, and with the advantage so far.
 
-    Returns: the table with the column `advantage` (tokens,), the further columns of the estimator and, from a critic,
-        `value_target` and `value_weight` (tokens,): 1 where a target counts, which is on all tokens at token level, on
-        the first token of each row at row level, and nowhere where an agent has no critic.
-    Raises: RecipeError, for no estimator at the head or a second one behind it; ContractError, for a result
-        of the wrong shape or one that is not finite, and for a column that is there already or that training computes.
+    Returns: the table with the column `advantage` (tokens,) and the further columns of the estimator. An estimator with
+        a critic adds `value_target` and `value_weight` (tokens,). The weight is 1 where a target counts: on all tokens
+        at token level, on the first token of each row at row level, and on no token of an agent without a critic.
+    Raises: RecipeError, unless the list has one estimator, at its head; ContractError, for a result of the wrong shape
+        or one that is not finite, and for a column that the table has already or that training computes.
     """
     first, *filters = _checked(parts)
     given = first(table)
@@ -121,7 +121,7 @@ def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
 
 
 def _targets(target: Tensor, table: StepTable) -> tuple[Tensor, Tensor]:
-    """Targets and their weights per token; those of rows stand on the row's first token."""
+    """Targets and their weights for each token. The target of a row is put on the row's first token."""
     if len(target) == table.tokens:
         return target.nan_to_num(), target.isfinite().float()
     first = table["token_count"].cumsum(0) - table["token_count"]
@@ -145,14 +145,14 @@ def _checked(parts: Sequence[Estimator]) -> Sequence[Estimator]:
         second = names[kinds.index("estimator", 1)]
         raise RecipeError(
             where=place,
-            what=f"`{names[0]}` and `{second}` are both estimators; a list takes one, then filters.",
-            remedy=f"Leave one out. Filters read the advantage so far; `{second}` does not.",
+            what=f"`{names[0]}` and `{second}` are both estimators. A list has one estimator, and filters after it.",
+            remedy=f"Leave one out. A filter reads the advantage so far, and `{second}` does not.",
         )
     return parts
 
 
 def _data(part: Estimator) -> tuple[str, ...]:
-    """Names of the positional parameters: what the part reads."""
+    """Names of the positional parameters, which are the data that the part takes."""
     made = registration(part)
     if made is not None:
         return tuple(made.data)
@@ -172,7 +172,7 @@ def _sound(advantage: Any, table: StepTable, part: Estimator) -> Tensor:
         raise ContractError(
             where=f"advantage: {_name(part)}",
             what=f"it gave {found} for {len(table)} rows and {table.tokens} tokens.",
-            remedy="Return one number per row, (rows,), or per response token, (tokens,).",
+            remedy="Return one number for each row, (rows,), or for each response token, (tokens,).",
         )
     if not bool(advantage.isfinite().all()):
         bad = int((~advantage.isfinite()).sum())
@@ -188,7 +188,7 @@ def _check_columns(columns: Mapping[str, Any], table: StepTable, part: Estimator
     for name in sorted(promised - {*columns}):
         raise ContractError(
             where=f"advantage: {_name(part)}",
-            what=f"it names the column `{name}` in `writes` and gave {', '.join(sorted(columns)) or 'no column'}.",
+            what=f"it declares the column `{name}` in `writes` and gave {', '.join(sorted(columns)) or 'no column'}.",
             remedy=f"Return `Credit(advantage, columns={{{name!r}: …}})`.",
         )
     for name, column in columns.items():
@@ -196,7 +196,7 @@ def _check_columns(columns: Mapping[str, Any], table: StepTable, part: Estimator
         if name in table or is_computed(name):
             raise ContractError(
                 where=where,
-                what="the table has it already." if name in table else "it is the name of what training computes.",
+                what="the table has it already." if name in table else "training computes a column of this name.",
                 remedy="Give the column another name, and name it in `writes`.",
             )
         if not isinstance(column, Tensor) or column.ndim == 0 or len(column) not in (len(table), table.tokens):
@@ -204,31 +204,34 @@ def _check_columns(columns: Mapping[str, Any], table: StepTable, part: Estimator
             raise ContractError(
                 where=where,
                 what=f"it is {found} for {len(table)} rows and {table.tokens} tokens.",
-                remedy="Give a tensor of one value for each row or each response token.",
+                remedy="Give a tensor with one value for each row or each response token.",
             )
         if column.is_floating_point() and not bool(column.isfinite().all()):
-            raise ContractError(where=where, what="a value of it is not finite.")
+            raise ContractError(where=where, what="it has a value that is not finite.")
 
 
 # ---- weights ----------------------------------------------------------------------------------------------
 def weigh(table: StepTable, weights: Sequence[BoundPart], iteration: Iteration, trained: Tensor) -> StepTable:
-    """The table with `weight`, the product of all factors of a token, and `counts`, 1 where it is in denominators."""
+    """The table with two further columns for each token.
+
+    `weight` is the product of all factors. `counts` is 1 if the token is in the denominators of the loss, and else 0.
+    """
     factors = [table.row_weight * trained, *(part.at(iteration)(table) for part in weights)]
     masks = [True, *(part.part.writes is None or "counts" in part.part.writes for part in weights)]
     weight = combine(factors, table)
     counts = (combine(list(compress(factors, masks)), table) > 0).float()
     columns = {"weight": weight, "counts": counts}
-    if "value_weight" in table:  # a critic learns from what is selected, whatever the policy's weights are
+    if "value_weight" in table:  # a critic learns from all selected rows, also where `weights` masks the policy
         columns["value_weight"] = table["value_weight"] * (table.per_token(table.row_weight * trained) > 0)
     return table.replace(**columns)
 
 
 def combine(factors: Sequence[Tensor], table: StepTable, floor: float = 0.0) -> Float[Tensor, " tokens"]:
-    """The product of the factors per token, constant for the gradient; no factor gives ones.
+    """The product of the factors for each token, without gradient. Without factors it is 1.
 
     Args:
         factors: each (rows,) or (tokens,).
-        floor: least weight of a token that is not masked; masked tokens stay 0.
+        floor: smallest weight of a token that is not masked. Masked tokens stay 0.
 
     Raises: InvalidData, if a product is negative or not finite.
     """

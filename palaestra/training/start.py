@@ -1,4 +1,4 @@
-"""Starting and resuming runs: from settings to a Trainer, and its results to the run folder."""
+"""Starts and resumes runs: makes the Trainer from the settings, runs it and writes its results to the run folder."""
 
 from __future__ import annotations
 
@@ -47,22 +47,24 @@ def train(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> str:
-    """Run a recipe from its start, or go on from its newest checkpoint.
+    """Train a recipe from its start, or from its newest checkpoint.
 
     Args:
-        recipe: the resolved recipe with origins, kept in the run folder.
+        recipe: the resolved recipe with origins, for the run folder.
+        resume: go on from the newest checkpoint in the run folder; without one, start anew.
+        overwrite: replace a run in the folder. quiet: show no progress.
 
-    Returns: the closing line: `success 0.438 -> 0.945 on 256 held-out tasks`, or what is known of the tasks instead;
-        empty on all ranks but the first.
+    Returns: the closing line, such as `success 0.438 -> 0.945 on 256 held-out tasks`, below the intervals of both
+        numbers. With several processes, it is empty on all but the first.
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
     settings = settings.model_copy(update={"device": device_of_rank(settings.device)})
-    run_device(settings.device)  # before a folder is made
+    run_device(settings.device)  # refuses a wrong device before a folder is made
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"
     with joined(settings) as ranks, ExitStack() as resources:
-        if not ranks.main:  # its logs are those of the first rank, and nobody reads them
+        if not ranks.main:  # this rank's logs are the same as the first rank's, so they are thrown away
             folder = RunFolder.create(resources.enter_context(TemporaryDirectory()) + "/run")
             return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=True)
         resources.enter_context(writing(path, make=not resume))
@@ -73,7 +75,7 @@ def train(
 
 
 def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool) -> str:
-    """The run in a folder that is this process's own. Returns the closing line."""
+    """Run in this folder, which no other process writes. Returns the closing line."""
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
@@ -105,7 +107,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What two resolved recipes differ in: `training.iterations 100 -> 200`. Where files lie is no difference."""
+    """The differences of two resolved recipes: `training.iterations 100 -> 200`. The folders of a run do not count."""
     places = ("run", "warm_start.keep")
     values = [{key: entry["value"] for key, entry in recipe.items() if key not in places} for recipe in (before, now)]
     return [
@@ -123,10 +125,11 @@ def _trainer(
     *,
     ranks: Ranks | None = None,
 ) -> Trainer:
-    """The run, put together.
+    """Build the trainer of a run.
 
     Args:
-        resources: is given what must be closed at the end, as soon as it is open; None: the caller closes.
+        resources: gets the engine, the runner and the like as soon as they are open, and closes them at the end. None:
+            the caller closes them.
         ranks: the processes that work on the run; None: this one alone.
     """
     resources, ranks = resources or ExitStack(), ranks or OneProcess()
@@ -167,12 +170,12 @@ def _trainer(
 
 
 def _run_by(learners: Sequence[BoundPart], settings: RunSettings, policy: str) -> list[BoundPart]:
-    """The recipe's parts that the learners run in their updates of a policy: its loss and regularizers."""
+    """The parts that the learners run in their updates of this policy: its loss and regularizers."""
     return [part for learner in learners if (runs := declared(learner, "runs")) for part in runs(settings, policy)]
 
 
 def _frozen(policy: Any) -> Any:
-    """A copy whose weights stay as they are."""
+    """A copy of the policy whose weights never change."""
     clone = policy.clone()
     clone.module.requires_grad_(False)
     return clone
@@ -193,9 +196,9 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
 
 
 def _start_learners(trainer: Trainer) -> None:
-    """Make references of the policies, and tell whatever learns that policies are ready.
+    """Make the reference policies, and start the learners and the parts with state.
 
-    On a resumed run all weights are read afterwards.
+    A resumed run reads all weights from its checkpoint afterwards.
     """
     settings, setup = trainer.settings, trainer.setup
     for name, policy in setup.trained.items():
@@ -211,7 +214,7 @@ def _start_learners(trainer: Trainer) -> None:
 def closing_line(folder: RunFolder, panel: Panel) -> str:
     """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`.
 
-    Of returns where nothing tells whether a task was solved.
+    If the environment gives no success, the numbers are returns.
     """
     written = MetricsLog(folder).evaluations.read()
     ends, metric = (written[0], written[-1]), panel.metric

@@ -1,12 +1,13 @@
-"""Updates: one policy improves from a table by its loss, its regularizers and its optimizer.
+"""The updates of one policy in an iteration, by its loss, its regularizers and its optimizer.
 
-Mini-batches are cut over all samples with a token that counts, and denominators come from the whole mini-batch, so that
-micro-batches change nothing. Samples that can move nothing are skipped only afterwards, which changes no gradient.
+Mini-batches are cut from all samples with a token that counts, and the denominators of the loss are those of the whole
+mini-batch, so that the cuts into micro-batches do not change the gradient. After the mini-batches are cut, samples that
+cannot change the policy or its critic are skipped; this does not change the gradient either.
 
-A loss says in `scope` which unit of tokens it must see whole. Where such a unit fits into one micro-batch, one pass
-evaluates and backpropagates it. Where it does not, the first of two passes evaluates the unit piece by piece without
-gradient, the loss gives its derivative by every output, and the second pass repeats each piece with gradient and
-backpropagates output times derivative. Memory then grows with a piece, not with the unit.
+A loss declares in `scope` the unit of tokens that it must see whole. A unit that fits into one micro-batch takes one
+forward and backward pass. A larger unit takes two passes. The first pass evaluates the unit piece by piece without
+gradient, and the loss gives its derivative by every output. The second pass repeats each piece with gradient and
+backpropagates the sum of output times derivative. Memory then grows with a piece, not with the unit.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
 from palaestra.training.passes import plan_passes, reader
 
-PATIENCE = 3  # updates in a row whose gradient is not finite
-# What the update itself reads, for skipping samples, for metrics and for losses that do not say what they read.
+PATIENCE = 3  # so many updates in a row without a finite gradient end the run
+# The columns that the update itself reads: to skip samples, for metrics, and for losses that declare no `reads`.
 COLUMNS = (
     "advantage",
     "weight",
@@ -50,16 +51,18 @@ class Updater:
     """Improves one policy from batches.
 
     Attributes:
-        optimizer: as parts of the slot give it: step, zero, lr, state_dict, load_state_dict.
-        how, constant: aggregation of per-token losses.
-        several: an iteration makes several updates, or learns from episodes of older weights; `x_old` is then a column
-            of its own, else it is the present output without gradient.
-        stop_kl: stop the iteration's updates once the KL from the old policy exceeds it; `policy/left_out` counts the
-            updates that were not made. The KL is `policy/kl`, which is measured here (k3, over the evaluated tokens
-            that count) where the loss does not report it.
-        made: optimizer steps of the last iteration.
+        optimizer: has step, zero, lr, metrics, state_dict and load_state_dict, as the slot `optimizer` demands.
+        how, constant: how the losses of tokens become one number.
+        several: an iteration makes several updates, or learns from episodes of older weights. An output `x_old` is then
+            a column of the table; otherwise it is the current output without gradient.
+        stop_kl: stop the iteration's updates once the KL from the old policy exceeds it. `policy/left_out` counts the
+            updates that were not made. The KL is `policy/kl` of the loss; if the loss does not report it, it is
+            measured here (k3, over the evaluated tokens that count).
         agent_gradients: measure the gradient norm of each agent's share of the loss; costs a pass per agent.
-        ranks: the processes among which forward and backward passes are shared out.
+        agents: names of the agents of the last batch.
+        made: optimizer steps of the last iteration.
+        spoiled: updates in a row without a finite gradient.
+        ranks: the processes that share the forward and backward passes.
     """
 
     policy: Any
@@ -86,11 +89,17 @@ class Updater:
 
     @property
     def scope(self) -> str:
-        """The largest unit that the loss or a regularizer must see whole."""
+        """The largest unit of tokens that the loss or a regularizer must see whole: a name in `SCOPES`."""
         return max((part.scope for part in self.parts), key=SCOPES.index)
 
     def update(self, batch: Batch, iteration: Iteration, *, seed: int) -> dict[str, float]:
-        """One iteration's updates. Returns metrics, averaged over mini-batches; empty if nothing can be learned."""
+        """Make the updates of one iteration. Returns metrics, averaged over mini-batches.
+
+        Without anything to learn from, no update is made and there are no metrics.
+
+        Raises: InvalidData, ContractError, for columns or losses that cannot be used; PalaestraError, after several
+            updates in a row without a finite gradient.
+        """
         name, self.made = self.policy.name, 0
         if not iteration.acted(name):
             return {}
@@ -119,19 +128,19 @@ class Updater:
             if self.stop_kl is not None and metrics.get("policy/kl", 0.0) > self.stop_kl:
                 totals["policy/left_out"] = [float(len(minis) - self.made)]
                 break
-        self.optimizer.zero()  # gradients are as large as the weights, and the other policies' turn comes
+        self.optimizer.zero()  # frees the memory of the gradients before the next policy is updated
         return {key: float(np.mean(values)) for key, values in totals.items()}
 
     # ---- which samples ------------------------------------------------------------------------------------
     def _counting(self, samples: Any, batch: TokenBatch) -> list[int]:
-        """Samples with a token that counts for the policy or its critic: what mini-batches are cut over."""
+        """Samples with a token that counts for the policy or its critic. Mini-batches are cut from these."""
         return _samples_with((batch["counts"] > 0) | self._judged(batch), samples, batch)
 
     def _useful(self, samples: Any, batch: TokenBatch) -> list[int]:
-        """Of these, samples with a token that can move something; none at all if all advantages are 0.
+        """Of these samples, those with a token that can change the policy or its critic.
 
-        A token moves something by its advantage, by its critic's target, or because the loss or a regularizer pulls at
-        all tokens. What is rejected (counted, with a weight of 0) moves nothing and is evaluated for its metrics.
+        A token can change them by its advantage, by its critic's target, or because the loss or a regularizer acts on
+        all tokens. Tokens with a weight of 0 that count change nothing; they are evaluated for metrics.
         """
         counted = batch["counts"] > 0
         pulled = any(part.part.every_token for part in self.parts)
@@ -140,7 +149,7 @@ class Updater:
         return _samples_with(signal | self._judged(batch), samples, batch)
 
     def _judged(self, batch: TokenBatch) -> Tensor:
-        """Tokens whose value a critic of this policy learns: bool (tokens,)."""
+        """Tokens that the critic of this policy learns from: bool (tokens,)."""
         learns = any(_pulls(part, "critic") for part in self.regularizers)
         if "value_weight" not in batch or not learns:
             return torch.zeros(len(batch), dtype=torch.bool)
@@ -157,24 +166,24 @@ class Updater:
                 if missing:
                     raise InvalidData(
                         where=f"{part.part.slot}: {part.part.name}, policy {self.policy.name}",
-                        what=f"it reads `{column}`, and {missing} of {len(counted)} tokens that count have none.",
-                        remedy="Old probabilities cannot be guessed: leave such rows out by a selection.",
+                        what=f"it reads `{column}`, and {missing} of {len(counted)} tokens that count have no value.",
+                        remedy="Missing values are not filled in. Leave such rows out by a part of `selection`.",
                     )
 
     def _is_now(self, column: str) -> bool:
-        """Whether this column is the present output without gradient, where nothing else is recorded."""
+        """Whether the current output without gradient fills this column where it has no value."""
         return not self.several and output_of(column)[1] == "old"
 
     # ---- batches ------------------------------------------------------------------------------------------
     def _token_batch(self, table: StepTable) -> TokenBatch:
-        """All tokens of the table as one batch, with the columns that loss and regularizers read; `take` cuts it."""
+        """All tokens of the table as one batch, with the columns that the loss and the regularizers read."""
         row = table.token_row
         names = {name.removesuffix("?") for part in self.parts for name in part.reads or ()} | {*COLUMNS}
         for name in sorted(names & self.policy.outputs):
             if name in table:
                 raise ContractError(
                     where=f"column `{name}`",
-                    what=f"a part has written it, and policy {self.policy.name} gives an output of the same name.",
+                    what=f"a part has written it, and policy {self.policy.name} has an output of the same name.",
                     remedy="Rename one of them.",
                 )
         columns: dict[str, Any] = {
@@ -197,9 +206,9 @@ class Updater:
     def _step(
         self, samples: Any, everything: TokenBatch, mini: Sequence[int], chosen: Sequence[int], *, together: Any
     ) -> dict[str, float]:
-        """One optimizer step on one mini-batch, of which the samples `chosen` are evaluated.
+        """Make one optimizer step on one mini-batch. Only the samples `chosen` are evaluated.
 
-        Coefficients of the loss are those of the whole mini-batch; metrics are means over the evaluated tokens that
+        The coefficients of the loss are those of the whole mini-batch. Metrics are means over the evaluated tokens that
         count.
         """
         budget, cost = self.token_budget, samples.cost
@@ -215,7 +224,7 @@ class Updater:
             policy_mean=coefficients(batch.replace(counts=batch["counts"] * evaluated), how="token-mean").float(),
             value_mean=_share(batch, evaluated),
         )
-        device = device_of(self.policy.module)  # the loss is where the policy's outputs are
+        device = device_of(self.policy.module)  # of the policy's outputs, and so of the loss
         batch, shares = batch.to(device), shares.to(device)
         if any(part.part.frozen_minibatch for part in self.parts):
             batch = batch.replace(minibatch=batch)
@@ -237,8 +246,10 @@ class Updater:
         return self._finish(self.ranks.sum_numbers(metrics)) | of_agents
 
     def _order(self, cuts: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[tuple[int, bool]]:
-        """The units that this rank works on, each with whether its result counts: of those that take one pass its own,
-        and all that take two."""
+        """The units that this rank works on: its share of those with one pass, and all with two passes.
+
+        Returns: position of a unit, and whether this rank's result counts. Ranks that must stay in step repeat units.
+        """
         turns = self.ranks.turns([place for place, (_, pieces) in enumerate(cuts) if len(pieces) == 1])
         work = [*turns, *((place, True) for place, (_, pieces) in enumerate(cuts) if len(pieces) > 1)]
         return work if self.ranks.in_step else sorted(work)
@@ -252,7 +263,7 @@ class Updater:
         metrics: dict[str, float],
         norms: _AgentNorms | None,
     ) -> None:
-        """Evaluate a unit of the loss and backpropagate it."""
+        """Evaluate a unit and backpropagate its loss."""
         tokens = self._with_outputs(tokens, self.policy.forward(samples, which, self._outputs).columns)
         loss, per_token = self._loss(tokens, shares, metrics)
         if norms is not None:
@@ -271,7 +282,8 @@ class Updater:
     ) -> None:
         """Evaluate a unit piece by piece without gradient, then repeat each piece and backpropagate its share.
 
-        Of several ranks each works on its pieces, the loss is computed on all, and one counts its metrics.
+        Each of several ranks works on its share of the pieces. All ranks compute the loss, and the main rank counts its
+        metrics.
         """
         turns = self.ranks.turns(range(len(pieces)))
         with torch.no_grad():
@@ -303,12 +315,12 @@ class Updater:
 
     @property
     def _outputs(self) -> frozenset[str]:
-        """What the policy in training is asked for."""
+        """The outputs that a pass of the policy in training computes."""
         parts = [reader(part) for part in self.parts]
         return frozenset(plan_passes((), parts, gives=self.policy.outputs, several_updates=self.several).update)
 
     def _with_outputs(self, tokens: TokenBatch, outputs: Mapping[str, Tensor]) -> TokenBatch:
-        """The tokens with the policy's outputs. An old output that is not recorded is the present one, detached."""
+        """The tokens with the policy's outputs. Where an old output has no value, it is the current one, detached."""
         now: dict[str, Tensor] = dict(outputs)
         for name, column in tokens.columns.items():
             output, of = output_of(name)
@@ -317,7 +329,7 @@ class Updater:
         return tokens.replace(**now)
 
     def _loss(self, tokens: TokenBatch, shares: _Shares, metrics: dict[str, float]) -> tuple[Tensor, Tensor]:
-        """The unit's part of the loss, and the loss's own part per token; adds the unit's part of the metrics."""
+        """The loss of a unit, and the loss of each of its tokens without regularizers. Adds to the metrics."""
         values, shown = _computed(self.loss, tokens)
         per_token = shares.policy * values
         loss = per_token.sum()
@@ -349,8 +361,8 @@ class Updater:
             raise PalaestraError(
                 where=f"policy {self.policy.name}",
                 what=f"{PATIENCE} updates in a row had no finite gradient (loss {metrics['loss']}, norm {norm}).",
-                remedy="Lower optimizer.adamw.lr, clip the gradient, or look at the rewards. The weights are those of "
-                "the last good update.",
+                remedy="Lower optimizer.adamw.lr, clip the gradient, or check the rewards. The weights are those after "
+                "the last update with a finite gradient.",
             )
         out = {f"policy/{key}" if key == "loss" else key: value for key, value in metrics.items()}
         out |= self.optimizer.metrics
@@ -358,7 +370,7 @@ class Updater:
 
 
 def _only(tokens: TokenBatch, part: BoundPart) -> TokenBatch:
-    """The batch with the columns that a part reads; all of them, if it does not say."""
+    """The batch with only the columns that a part reads; with all columns, if it declares no `reads`."""
     if part.reads is None:
         return tokens
     names = {name.removesuffix("?") for name in part.reads}
@@ -366,13 +378,13 @@ def _only(tokens: TokenBatch, part: BoundPart) -> TokenBatch:
 
 
 def _computed(part: BoundPart, tokens: TokenBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """What a loss or a regularizer gives. Raises: ContractError, if it is no loss per token with metrics."""
+    """The result of a loss or a regularizer. Raises: ContractError, unless it is a loss for each token and metrics."""
     given = part(_only(tokens, part))
     if not isinstance(given, tuple) or len(given) != 2 or not _per_token(given[0], tokens):
         raise ContractError(
             where=f"{part.part.slot}: {part.name}",
-            what=f"it gave no loss of shape ({len(tokens)},) with metrics beside it.",
-            remedy="Return `loss, metrics`: a number for each token, and a dict of numbers for each token, or {}.",
+            what=f"it did not give a loss of shape ({len(tokens)},) and metrics.",
+            remedy="Return `loss, metrics`: one number for each token, and a dict of such columns, which may be empty.",
         )
     return given
 
@@ -382,18 +394,18 @@ def _per_token(loss: object, tokens: TokenBatch) -> bool:
 
 
 def _of_critic(regularizer: BoundPart) -> bool:
-    """Whether it is the error of a critic, which is averaged over the tokens with a target."""
+    """Whether it is the loss of a critic, which is averaged over the tokens with a target."""
     return "value" in (regularizer.reads or ())
 
 
 def _pulls(regularizer: BoundPart, at: Literal["policy", "critic"]) -> bool:
-    """Whether a regularizer moves the policy, or its critic; one whose coefficient is 0 moves nothing."""
+    """Whether a regularizer changes the policy, or its critic. With a coefficient of 0 it changes nothing."""
     kind = "critic" if _of_critic(regularizer) else "policy"
     return kind == at and regularizer.options.get("coefficient") != 0
 
 
 def _derivatives(loss: Tensor, leaves: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Of the loss by every output, zeros where it does not depend on one."""
+    """The derivative of the loss by every output; zeros for an output that it does not depend on."""
     if not loss.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     found = torch.autograd.grad(
@@ -403,13 +415,18 @@ def _derivatives(loss: Tensor, leaves: Mapping[str, Tensor], *, keep: bool) -> d
 
 
 def _product(outputs: Mapping[str, Tensor], derivatives: Mapping[str, Tensor], cut: slice) -> Tensor:
-    """Σ output · derivative: its gradient is the loss's gradient through these tokens."""
+    """Σ output · derivative. The gradient of this sum is the gradient of the loss through these tokens."""
     return torch.stack([(values * derivatives[name][cut]).sum() for name, values in outputs.items()]).sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shares:
-    """Coefficients of tokens, each (tokens,): of the losses of policy and critic, and of the means of their metrics."""
+    """Coefficients of tokens, each (tokens,).
+
+    Attributes:
+        policy, value: for the loss of the policy and of its critic.
+        policy_mean, value_mean: for the means of their metrics.
+    """
 
     policy: Tensor
     value: Tensor
@@ -425,7 +442,7 @@ class _Shares:
         )
 
     def none(self) -> _Shares:
-        """Of tokens that do not count."""
+        """The coefficients 0, for tokens that do not count."""
         return _Shares(
             policy=torch.zeros_like(self.policy),
             value=torch.zeros_like(self.value),
@@ -443,7 +460,7 @@ class _Shares:
 
 
 def _share(batch: TokenBatch, evaluated: Tensor) -> Tensor:
-    """Coefficients of the value loss over the tokens that are evaluated."""
+    """Coefficients of the critic's loss: `value_weight` over the evaluated tokens, with the sum 1."""
     if "value_weight" not in batch:
         return torch.zeros_like(evaluated)
     weight = batch["value_weight"] * evaluated
@@ -451,10 +468,9 @@ def _share(batch: TokenBatch, evaluated: Tensor) -> Tensor:
 
 
 def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
-    """How far the engine's log-probabilities are from the trainer's: k3 and the difference's size.
+    """The difference between the log-probabilities of the engine and the trainer: k3 and the absolute value.
 
-    Tokens that no engine sampled have none. Under a prompt that the engine did not have they differ by right, and such
-    tokens have none either.
+    It is 0 for tokens that no engine sampled, and for tokens under a prompt that the engine did not have.
     """
     if "logprob_behavior" not in tokens:
         return {}
@@ -466,7 +482,7 @@ def _mismatch(tokens: TokenBatch) -> dict[str, Tensor]:
 
 
 def _samples_with(tokens: Tensor, samples: Any, batch: TokenBatch) -> list[int]:
-    """Samples that hold one of these tokens, and those that must stay in one batch with them."""
+    """Samples that hold one of these tokens, and samples that must stay in one batch with them."""
     unit = _unit(batch)
     if unit is not None:
         tokens = torch.isin(unit, unit[tokens])
@@ -475,10 +491,10 @@ def _samples_with(tokens: Tensor, samples: Any, batch: TokenBatch) -> list[int]:
 
 
 def _evaluated(mini: Sequence[int], useful: frozenset[int], together: np.ndarray | None) -> list[int]:
-    """Samples of a mini-batch that are evaluated.
+    """The samples of a mini-batch that are evaluated.
 
-    Where none can move anything, its first unit is, so that the optimizer makes the same step, with a gradient of 0,
-    as if all were.
+    If none of them can change anything, the first unit is evaluated. The optimizer then makes a step with a gradient of
+    0, as it would if all samples were evaluated.
     """
     chosen = [i for i in mini if i in useful]
     if chosen or together is None:
@@ -487,7 +503,7 @@ def _evaluated(mini: Sequence[int], useful: frozenset[int], together: np.ndarray
 
 
 def _places(samples: Any, order: Sequence[int], which: Sequence[int]) -> Tensor:
-    """Where the tokens of these samples stand among those of the samples in `order`: int64."""
+    """Positions of these samples' tokens among the tokens of the samples in `order`: int64."""
     length = np.diff(samples.token_start)
     first = dict(zip(order, np.cumsum([0, *(length[i] for i in order)]).tolist(), strict=False))
     pieces = [np.arange(first[i], first[i] + length[i]) for i in which]
@@ -495,14 +511,14 @@ def _places(samples: Any, order: Sequence[int], which: Sequence[int]) -> Tensor:
 
 
 def _unit(batch: TokenBatch) -> Tensor | None:
-    """What must stay in one mini-batch, by the scope: the ids of each token's unit; None: nothing beyond a sample."""
+    """For each token, the number of the unit that must stay in one mini-batch; None, if a sample is enough."""
     if batch.scope in ("group", "pair"):
         return batch.group
     return batch.trajectory if batch.scope in ("trajectory", "invocation") else None
 
 
 def _together(samples: Any, batch: TokenBatch) -> np.ndarray | None:
-    """The unit of each sample; a sample without response tokens (a next prompt) is by itself."""
+    """The unit of each sample. A sample without response tokens, such as a next prompt, is a unit of its own."""
     unit = _unit(batch)
     if unit is None:
         return None
@@ -513,7 +529,7 @@ def _together(samples: Any, batch: TokenBatch) -> np.ndarray | None:
 
 
 class _AgentNorms:
-    """Gradient norm of each agent's share of the policy loss, summed over micro-batches."""
+    """Measures the gradient norm of each agent's share of the policy loss, over all micro-batches."""
 
     def __init__(self, module: torch.nn.Module, agent: Tensor | None) -> None:
         assert agent is not None
@@ -535,7 +551,7 @@ class _AgentNorms:
                         total += gradient
 
     def metrics(self, names: Sequence[str], ranks: Ranks) -> dict[str, float]:
-        """`policy/agent/<name>/grad_norm`, of the gradients that all ranks have."""
+        """`policy/agent/<name>/grad_norm`, from the gradients of all ranks."""
         ranks.sum_tensors([total for sums in self._sums.values() for total in sums])
         return {
             f"policy/agent/{names[code]}/grad_norm": float(torch.sqrt(sum(s.square().sum() for s in sums)))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Warm start: clone the environment's expert before reinforcement learning.
+"""Warm start: policies learn to imitate the environment's expert before reinforcement learning (behavior cloning).
 
-Demonstrations are played through the policy's own context, so that it learns on exactly the ids it will
-meet; only the expert's tokens have loss.
+Demonstrations go through the context of the policy, so that it learns from the same token ids as it meets later. Only
+the tokens of the expert have a loss.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from palaestra.training.settings import RunSettings, WarmStartSettings
 def warm_start(
     setup: RunSetup, settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
 ) -> dict[str, float]:
-    """Behavior cloning of every trainable policy that acts in demonstrations; of frozen ones too, if asked.
+    """Play demonstrations, and clone every trainable policy that acts in them.
 
-    What stands on a base that is cloned adds its demonstrations to the base's and is not cloned itself: it starts as
-    the base, which has learned what all of them need.
+    With `settings.frozen`, policies that are not trained afterwards are cloned too, and the bases of adapters are among
+    them. A base then learns from its adapters' demonstrations as well as from its own, and the adapters start as the
+    base.
 
     Args:
-        say: told (what, done, of) as it goes.
+        say: is called with (phase, steps done, steps in all) as the work goes on.
 
-    Returns: final metrics: loss and share of expert tokens that the policy would choose.
-    Raises: RecipeError, if the environment has no expert, or no teacher to be guided by; NoSignal, if every
-        demonstration failed.
+    Returns: metrics: the number of demonstrations, and the mean loss of the last epoch for each policy.
+    Raises: RecipeError, if the environment has no expert, or if `guidance` needs a teacher and it has none; NoSignal,
+        if every demonstration failed.
     """
     source = setup.source
     if not has(source, "expert"):
@@ -86,7 +87,10 @@ def demonstrated(source: HasTasks, settings: WarmStartSettings, *, seed: int) ->
 
 
 def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, list[str]]:
-    """Who learns from whose demonstrations: each from its own, and a base that is cloned from those of all above it."""
+    """Name of each policy to clone → the policies whose demonstrations it learns from.
+
+    These are the policy itself and, for a base that is cloned, its adapters, which are not cloned themselves.
+    """
     bases = {name: policy.base if frozen else None for name, policy in policies.items()}
     return {
         name: [name, *(other for other, base in bases.items() if base == name)]
@@ -96,7 +100,7 @@ def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, 
 
 
 def _guided(plays: list[Play], setup: RunSetup, *, share: float) -> list[Play]:
-    """A share of the plays under what the environment's teacher says before a first attempt."""
+    """The plays; a share of them has the teacher's guidance for a first attempt as instruction."""
     if share > 0 and not has(setup.source, "guidance"):
         raise RecipeError(
             where="warm_start.guidance",
@@ -143,7 +147,7 @@ def _clone(
 
 
 def _taught_tokens(rows: list[Any]) -> torch.Tensor:
-    """1 on response tokens of the expert, 0 on those of random acts; in the table's flat token order."""
+    """1 on response tokens of the expert, 0 on those of random acts, in the order of the table's tokens: (tokens,)."""
     last = rows[-1]
     weight = torch.zeros(last.start + max(len(last.step.action.tokens), 1))
     for row in rows:
@@ -158,32 +162,33 @@ def _tokens(samples: Any, which: list[int]) -> np.ndarray:
 
 
 # ---- clones that are kept -------------------------------------------------------------------------------
-# What a warm start does not see: it comes before all of this. Strategies are not here: a tokenizer reads what they say.
+# Settings that cannot change a warm start, since they act only after it. Strategies are not among them, because the
+# tokenizer is trained on their phrases.
 AFTERWARDS = {"name", "run", "engine", "experience", "reward", "selection", "advantage", "weights", "learner"}
 AFTERWARDS |= {"loss", "aggregate", "regularizers", "optimizer", "training", "evaluation", "sampler", "reference"}
 AFTERWARDS |= {"strict"}
 OF_ROLLOUTS = {"tasks", "group", "in_flight", "temperature", "top_k", "top_p", "window"}
 OF_POLICIES = {"optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference"}
-FOLDERS = {"model", "load"}  # settings and options that name a folder of weights
+FOLDERS = {"model", "load"}  # settings and options that name a folder with weights
 OF_AGENTS = {"frozen", "temperature", "top_k", "top_p", "response_tokens"}
 
 
 class Clones:
-    """The weights of one recipe's warm start, in a folder that several runs share.
+    """The weights after a warm start, in a folder that several runs share.
 
     Args:
         folder: made if it is missing.
-        settings: of the run; whatever decides the clones decides the name of their file: the settings themselves, and
-            the content of files of one's own, data files and model folders that they name.
+        settings: of the run. The name of the file is a hash of all that decides the weights: settings, and the content
+            of the user's files, data files and model folders that the settings name.
     """
 
     def __init__(self, folder: str, settings: RunSettings) -> None:
         self.path = Path(folder) / f"{_digest(settings)}.pt"
 
     def restore(self, policies: Mapping[str, Any]) -> bool:
-        """Put the kept weights into the policies; False if there are none yet.
+        """Put the weights of the file into the policies. Returns False, if there is no file yet.
 
-        Raises: CheckpointError, for a file that cannot be read.
+        Raises: CheckpointError, for a file that cannot be read or does not fit the policies.
         """
         if not self.path.exists():
             return False
@@ -195,13 +200,13 @@ class Clones:
         except (OSError, RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
             raise CheckpointError(
                 where=str(self.path),
-                what=f"it holds no clones for this run: {type(error).__name__}.",
+                what=f"it does not hold the weights of this run's warm start: {type(error).__name__}.",
                 remedy="Remove the file.",
             ) from error
         return True
 
     def keep(self, policies: Mapping[str, Any]) -> None:
-        """Write the weights of all policies, all at once."""
+        """Write the weights of all policies. The file appears only when it is complete."""
         content = {
             name: {"weights": on_cpu(policy.module.state_dict()), "version": policy.version}
             for name, policy in _learners(policies).items()
@@ -214,7 +219,7 @@ def _learners(policies: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(settings: RunSettings) -> str:
-    """A name for everything that a warm start depends on."""
+    """A hash of everything that a warm start depends on."""
     chosen = settings.model_dump(mode="json", exclude=AFTERWARDS)  # type: ignore[arg-type]
     chosen["rollout"] = {key: value for key, value in chosen["rollout"].items() if key not in OF_ROLLOUTS}
     chosen["policies"] = {
@@ -232,12 +237,12 @@ def _digest(settings: RunSettings) -> str:
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:20]
 
 
-# ---- what settings name, and do not say -------------------------------------------------------------------
+# ---- content of files that settings name ------------------------------------------------------------------
 def _contents(value: Any, own: Mapping[str, str], key: str = "") -> Iterator[tuple[str, str]]:
-    """What the files and model folders hold that settings name: text of the setting → a hash of the content.
+    """Hashes of the files and model folders that settings name: text of the setting → hash of the content.
 
     Args:
-        own: names of parts in files of one's own → their files; what such a file imports beside it counts, too.
+        own: name of a part in a user's file → the file. The files beside it that it imports count too.
     """
     if isinstance(value, Mapping):
         for name, inner in value.items():
@@ -258,7 +263,7 @@ def _contents(value: Any, own: Mapping[str, str], key: str = "") -> Iterator[tup
 
 
 def _own_files(value: Any) -> dict[str, str]:
-    """The bound parts of settings that are in files of one's own: name → file."""
+    """The bound parts that are in a user's files: name → file."""
     if isinstance(value, BoundPart):
         return {value.name: value.file} if value.file else {}
     if isinstance(value, Section):
@@ -268,7 +273,7 @@ def _own_files(value: Any) -> dict[str, str]:
 
 
 def _own_file(name: str, own: Mapping[str, str]) -> str:
-    """The file of a part of one's own, `path/to/file.py:attribute` or `module:attribute`; empty for others."""
+    """The file of a user's part, `path/to/file.py:attribute` or `module:attribute`; empty for other parts."""
     place, colon, _ = name.rpartition(":")
     if name in own:
         return own[name]

@@ -51,7 +51,7 @@ def test_1_run_folders(recipe: Path, palaestra: Command, command: str, text: str
     Path("run").mkdir()
     Path("run/recipe.json").write_text(text)
     done = palaestra(command, "run", *(["out"] if command == "export" else []))
-    assert done.code == 2 and "it is no resolved recipe" in done.err
+    assert done.code == 2 and "not a resolved recipe" in done.err
 
 
 def test_2_places(folder: Path, palaestra: Command) -> None:
@@ -62,8 +62,8 @@ def test_2_places(folder: Path, palaestra: Command) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("reward=own.py:number", "`own.py:number` is neither a function nor a class, but a int."),
-        ("environment=os:path", "`os:path` is neither a function nor a class, but a module."),
+        ("reward=own.py:number", "`own.py:number` must be a function or a class, and it is of type int."),
+        ("environment=os:path", "`os:path` must be a function or a class, and it is of type module."),
         (
             "reward=own.py:unknown",
             "its options cannot be read from its signature: NameError: name 'Foo' is not defined.",
@@ -80,9 +80,9 @@ def test_3_no_parts(recipe: Path, palaestra: Command, override: str, message: st
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("environment=own.py:Unmade", "own.py, line 6\n\n  ValueError: it cannot be made\n\n  Mend the file."),
+        ("environment=own.py:Unmade", "own.py, line 6\n\n  ValueError: it cannot be made\n\n  Correct the file."),
         ("environment=own.py:Positional", "own.py\n\n  TypeError: Positional.__init__() missing 1 required positional"),
-        ("reward=own.py:raising", "own.py, line 19\n\n  KeyError: 1\n\n  Mend the file."),
+        ("reward=own.py:raising", "own.py, line 19\n\n  KeyError: 1\n\n  Correct the file."),
         ("sampler=own.py:nothing", "own.py\n\n  TypeError: nothing() takes 0 positional arguments but 4 were given"),
     ],
 )
@@ -105,7 +105,7 @@ def test_4_checking_an_environment(recipe: Path, palaestra: Command) -> None:
 
 def test_5_quotations(recipe: Path, palaestra: Command) -> None:
     done = palaestra("compare", recipe, "--arm", "x: 'm.yaml")
-    assert done.code == 2 and "an arm has a name and at least one method file" in done.err
+    assert done.code == 2 and "an arm needs a name and at least one method file" in done.err
 
 
 def test_6_our_own_mistakes(recipe: Path, palaestra: Command) -> None:

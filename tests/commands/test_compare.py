@@ -64,7 +64,7 @@ def test_3_arms_of_the_same_name(methods: None, palaestra: Command) -> None:
     Path("other").mkdir()
     Path("other/one.yaml").write_text("advantage: rloo")
     done = palaestra("compare", "small.yaml", "one.yaml", "other/one.yaml")
-    assert done.code == 2 and "two method files have the same name" in done.err
+    assert done.code == 2 and "two arms have the same name" in done.err
 
 
 def test_3_systems_are_named_by_their_folders(recipe: Path) -> None:
@@ -96,7 +96,7 @@ def test_4_stopped_in_the_middle(methods: None) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     message = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "the same command goes on where it stopped" in message
+    assert process.returncode == 130 and "the same command continues where it stopped" in message
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert len(list(Path("out/runs").glob("*/seed-*/report.html"))) == 4
@@ -110,6 +110,6 @@ def test_5_named_arms(methods: None, palaestra: Command) -> None:
     done = palaestra("compare", "small.yaml", *arms, "--seeds", 1, "--out", "out")
     assert done.code == 0 and "2 of 2 runs are complete" in done.err
     assert set(json.loads(Path("out/comparison.json").read_text())["arms"]) == {"row", "one"}
-    assert "has a name" in palaestra("compare", "small.yaml", "--arm", "one.yaml").err
+    assert "needs a name" in palaestra("compare", "small.yaml", "--arm", "one.yaml").err
     assert "same name" in palaestra("compare", "small.yaml", "one.yaml", "--arm", "one: two.yaml").err
     assert "no method file" in palaestra("compare", "small.yaml").err

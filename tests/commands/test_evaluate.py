@@ -40,7 +40,7 @@ def test_2_failed_episodes_are_said(recipe: Path, palaestra: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("runs/small", "--checkpoint", 77), "it has no checkpoint of iteration 77"),
+        (("runs/small", "--checkpoint", 77), "no checkpoint of iteration 77"),
         (("runs/small", "--policy", "exprt"), "no policy is called `exprt`"),
         (("runs/absent",), "run=runs/absent\n\n  there is no such folder.\n  Candidates: runs/small."),
     ],

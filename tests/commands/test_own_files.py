@@ -126,7 +126,7 @@ def test_5_neighbors_of_one_name(elsewhere: Path, palaestra: Command) -> None:
     done = palaestra("explain", "../there", "reward=world.py:paid")
     assert done.code == 2 and "Traceback" not in done.err
     assert "here/world.py" in done.err and "it imports `shared_things` from its folder" in done.err
-    assert "there/shared_things.py under that name" in done.err
+    assert "there/shared_things.py" in done.err
 
 
 def test_6_clones(elsewhere: Path, palaestra: Command) -> None:

@@ -76,7 +76,7 @@ def test_3_systems(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
 
 def test_4_refusals(own: Path, palaestra: Command) -> None:
     done = palaestra("run", own, "policies.main.trainable=true")
-    assert done.code == 2 and "policy `main` is trained by this recipe." in done.err
+    assert done.code == 2 and "this recipe trains policy `main`" in done.err
     assert "Candidates: behavior_cloning, debate, self_consistency." in done.err
     own.write_text(json.dumps(OWN | {"baselines": {"other": {"program": "plya"}}}))
     assert "no program is called `plya`" in palaestra("run", own).err

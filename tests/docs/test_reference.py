@@ -15,6 +15,7 @@ from palaestra.catalogue import declarations
 from palaestra.errors import RecipeError
 from palaestra.options import Discount, Fraction, NonNegative, PositiveInt, Section, kind_in_words
 from palaestra.registry import SLOTS, part
+from tests.messages import told
 
 PARTS = declarations()
 
@@ -74,5 +75,5 @@ def test_an_example() -> None:  # rule 1
 
 
 def test_refusals_tell_what_is_allowed() -> None:  # rule 3
-    with pytest.raises(RecipeError, match=r"`gamma` is: float in \(0, 1\]\."):
+    with told(RecipeError, "float in (0, 1]."):
         part("advantage", "gigpo").check({"gamma": 2}, where="advantage: gigpo")

@@ -259,14 +259,14 @@ def test_6_nothing_is_left(remote: Callable[..., RemoteEngine]) -> None:
 @pytest.mark.slow
 def test_7_refused(remote: Callable[..., RemoteEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ({"start": False}, {"url": "http://127.0.0.1:1"}):
-        with pytest.raises(RecipeError, match="either a process to start or one to reach"):
+        with pytest.raises(RecipeError, match="either `start` or `url`"):
             remote({}, **options)
     for url in ("https://127.0.0.1:1", "127.0.0.1:8760", "http://127.0.0.1"):
         with pytest.raises(RecipeError, match="is not like http"):
             remote({}, start=False, url=url)
     engine = remote({"p": small_model()}, patience=0.1)
     engine._options.append("max_session=3")
-    with pytest.raises(EpisodeFailure, match=r"has not answered for 0\.1 s: it ended as it started"):
+    with pytest.raises(EpisodeFailure, match=r"has not answered for 0\.1 s: it ended during its start"):
         asyncio.run(Talker(engine, 0).say(ids(1)))
 
 
@@ -275,4 +275,4 @@ def test_7_other_machines_need_a_secret(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "palaestra.engines.serve", f"--folder={tmp_path}", "--host=0.0.0.0"]
     environment = {name: value for name, value in os.environ.items() if name != TOKEN}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 2 and f"set {TOKEN} to a secret" in done.stderr
+    assert done.returncode == 2 and f"Set {TOKEN} to a secret" in done.stderr

@@ -20,6 +20,7 @@ from palaestra.envs.probes.toolcalc import ToolCalc
 from palaestra.errors import InvalidData
 from palaestra.evaluation.scripted import episodes_hash, play_scripted, verify_played
 from palaestra.rollout.settings import RolloutSettings
+from tests.messages import told
 
 SLOW = {"miniwob", "scienceworld"}  # real browsers and Java: their own tests play them again
 PLAYED = sorted(name for name, entry in panels().items() if entry.played and entry.environment not in SLOW)
@@ -74,6 +75,6 @@ def test_4_who_plays():
 def test_5_a_changed_world_is_refused(monkeypatch):
     entry = replace(panels()["toolcalc"], played="0" * 16)
     monkeypatch.setitem(panels(), "toolcalc", entry)
-    with pytest.raises(InvalidData, match="the same seeds give other episodes") as caught:
+    with told(InvalidData, "hash") as caught:
         verify_played("toolcalc")
     assert "global generators" in caught.value.remedy

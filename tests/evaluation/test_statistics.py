@@ -28,6 +28,7 @@ from palaestra.evaluation.statistics import (
     t_interval,
     wilson_interval,
 )
+from tests.messages import told
 
 
 # Newcombe (1998), Statistics in Medicine 17, table I, method 3.
@@ -123,7 +124,7 @@ def test_what_pairs_share_cancels() -> None:  # rule 4
     shared = np.random.default_rng(3).normal(size=8) * 100
     found = paired_bootstrap(shared + 0.5, shared)
     assert (found.low, found.high) == pytest.approx((0.5, 0.5))
-    with pytest.raises(InvalidData, match="no pairs"):
+    with told(InvalidData, "pairs"):
         paired_bootstrap([1.0], [1.0, 2.0])
 
 

@@ -215,15 +215,15 @@ def test_columns_reach_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "word"),
     [
-        ({"place": torch.zeros(3)}, r"column `place`.*it is \(3,\) for 11 rows and 21 tokens"),
-        ({"place": torch.full((11,), torch.nan)}, "not finite"),
-        ({"reward": torch.zeros(11)}, "the table has it already"),
-        ({"value_target": torch.zeros(21)}, "what training computes"),
-        ({"logprob_old": torch.zeros(21)}, "what training computes"),
+        ({"place": torch.zeros(3)}, "(3,)"),
+        ({"place": torch.full((11,), torch.nan)}, "finite"),
+        ({"reward": torch.zeros(11)}, "`reward`"),
+        ({"value_target": torch.zeros(21)}, "`value_target`"),
+        ({"logprob_old": torch.zeros(21)}, "`logprob_old`"),
     ],
 )
-def test_wrong_columns_are_refused(columns: dict[str, torch.Tensor], said: str, golden: Any) -> None:  # rule 6
-    with pytest.raises(ContractError, match=f"(?s){said}"):
+def test_wrong_columns_are_refused(columns: dict[str, torch.Tensor], word: str, golden: Any) -> None:  # rule 6
+    with told(ContractError, word):
         assign_credit([lambda table: noted(table, **columns)], golden.t1)

@@ -66,7 +66,7 @@ def test_what_the_mix_refuses() -> None:  # rule 6
             role_mix(team(), weight=weight)  # type: ignore[arg-type]
     with told(RecipeError, "`solve`"):
         role_mix(team(), weight={"plan": 0.5})
-    with pytest.raises(InvalidData, match=r"trajectory b(.|\n)*it has no outcome"):
+    with told(InvalidData, "trajectory b"):
         role_mix(team(outcome=[1, 1, float("nan"), 0]), team="outcome")
     with pytest.raises(MissingColumn):
         role_mix(team(outcome=None), team="outcome")

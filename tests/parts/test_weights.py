@@ -63,7 +63,7 @@ def table(**columns: Any) -> StepTable:
 def test_tokens_of_others() -> None:  # rule 5
     mixed = table(logprob_behavior=[-1.0, torch.nan], logprob_old=[-2.0, torch.nan])
     assert truncated_importance(mixed).tolist() == [pytest.approx(0.3679, abs=1e-4), 1.0]
-    with pytest.raises(InvalidData, match="lacks the log-probability"):
+    with told(InvalidData, "log-probability"):
         truncated_importance(table(logprob_behavior=[-1.0, torch.nan], logprob_old=[-2.0, -1.0]))
 
 

@@ -22,6 +22,7 @@ from palaestra.engines import InProcessEngine
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
+from tests.messages import told
 
 TEXTS = ("the door is red", "open the door", "go north", "nothing happens here")
 
@@ -103,14 +104,14 @@ def test_4_networks_choose_what_is_legal() -> None:
 def test_5_no_room_is_refused(talker: LanguagePolicy) -> None:
     episode = played(talker, turns=1)
     episode.steps[0].prompt = np.ones(48, np.int32)
-    with pytest.raises(EpisodeFailure, match="a prompt of 48 tokens leaves no room"):
+    with told(EpisodeFailure, "48 tokens"):
         talker.respond(rows_of([episode]), [0], temperature=1.0, max_tokens=4)
 
 
 def test_5_no_engine_is_refused(talker: LanguagePolicy) -> None:
     rows = rows_of([played(talker, turns=1)])
     engine, talker.engine = talker.engine, None
-    with pytest.raises(PalaestraError, match="no engine to generate with"):
+    with told(PalaestraError, "no engine"):
         talker.respond(rows, [0], temperature=1.0, max_tokens=4)
     talker.engine = engine
 
@@ -119,5 +120,5 @@ def test_5_broken_networks_are_refused() -> None:
     policy = NetworkPolicy("main", RunSetup(seed=0, vector_size=2, action_count=3), hidden=(8,))
     with torch.no_grad():
         policy.module.actor.bias.fill_(torch.nan)
-    with pytest.raises(EpisodeFailure, match="logits are not finite"):
+    with told(EpisodeFailure, "finite"):
         policy.respond([looking_at(np.zeros(2))], [0], temperature=1.0)

@@ -1,5 +1,5 @@
 """YAML with places: (1) every key knows its file, line and text; (2) plain scalars are those of YAML 1.2;
-(3) a key given twice, a top that is no mapping, and text that is no YAML are refused with their line; (4) an
+(3) a key given twice, a top that is not a mapping, and text that is not YAML are refused with their line; (4) an
 empty file changes nothing; (5) an override is `key=value`; (6) mappings come out sorted, so that order means nothing.
 """
 
@@ -11,6 +11,7 @@ import pytest
 
 from palaestra.errors import RecipeError
 from palaestra.recipe.origins import Mark, node_of, read_override, read_yaml
+from tests.messages import told
 
 TEXT = """\
 # a comment
@@ -59,26 +60,16 @@ def test_plain_scalars(text: str, value: object) -> None:  # rule 2
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "word"),
     [
-        (
-            "seed: 1\nname: a\nseed: 2\n",
-            "a.yaml:3  seed: 2\n\n  the key `seed` is given twice.\n\n  See a.yaml:1  seed: 1",
-        ),
-        ("- seed\n", "a.yaml\n\n  a recipe is a mapping of keys to values.\n\n  Write `key: value`."),
-        (
-            "seed: 1\nname: [a\n",
-            (
-                "a.yaml:3\n\n  this is no YAML: expected ',' or ']', but got '<stream end>'.\n\n"
-                "  Look for a missing quote, bracket or space after a colon, or a tab in the indentation."
-            ),
-        ),
+        ("seed: 1\nname: a\nseed: 2\n", "a.yaml:3  seed: 2\n"),
+        ("- seed\n", "mapping"),
+        ("seed: 1\nname: [a\n", "a.yaml:3\n"),
     ],
 )
-def test_refused_files(text: str, message: str) -> None:  # rule 3
-    with pytest.raises(RecipeError) as caught:
+def test_refused_files(text: str, word: str) -> None:  # rule 3
+    with told(RecipeError, word):
         read_yaml(text, source="a.yaml")
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "\n\n"])
@@ -99,19 +90,14 @@ def test_overrides() -> None:  # rule 5
 
 @pytest.mark.parametrize("text", ["rollout.group", "=3", "rollout..group=3", "rollout.group =3"])
 def test_refused_overrides(text: str) -> None:  # rule 5
-    with pytest.raises(RecipeError) as caught:
+    with told(RecipeError, f"command line  {text}\n"):
         read_override(text)
-    assert str(caught.value) == (
-        f"command line  {text}\n\n  an override is `key=value`, its key dotted.\n\n"
-        "  For instance: rollout.group=16, or advantage.gigpo.gamma=0.9"
-    )
 
 
 def test_an_override_that_is_no_yaml() -> None:  # rule 3, 5
     for text in ("name=[a", "name=&a [*a]", "name=!!python/name:os.system x"):
-        with pytest.raises(RecipeError) as caught:
+        with told(RecipeError, f"command line  {text}\n"):
             read_override(text)
-        assert str(caught.value).startswith(f"command line  {text}\n\n  this is no YAML")
 
 
 def test_order_means_nothing() -> None:  # rule 6

@@ -71,13 +71,8 @@ def test_an_installed_package_brings_its_recipes(world, monkeypatch) -> None:  #
     ],
 )
 def test_an_unknown_file(name, near) -> None:  # rule 4
-    with pytest.raises(UnknownName) as caught:
+    with told(UnknownName, f"Candidates: {near}.\n"):
         load([name])
-    assert str(caught.value) == (
-        f"{name}\n\n  no recipe file is called so.\n  Candidates: {near}.\n\n"
-        "  Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
-        "(`palaestra methods` lists the systems)."
-    )
 
 
 def test_a_folder_or_an_unreadable_file(world) -> None:  # rule 5
@@ -108,12 +103,12 @@ def test_files_extend_others(world) -> None:  # rule 7
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("extends: circle.yaml\n", "it extends itself: circle.yaml → circle.yaml"),
-        ("extends: {a: b}\n", "`extends` takes names of recipes"),
-        ("extends: [nothing.yaml]\n", "no recipe file is called so"),
+        ("extends: circle.yaml\n", "circle.yaml → circle.yaml"),
+        ("extends: {a: b}\n", "`extends`"),
+        ("extends: [nothing.yaml]\n", "nothing.yaml"),
     ],
 )
 def test_what_cannot_be_extended(world, text, words) -> None:  # rule 7
     (world / "work" / "circle.yaml").write_text(text)
-    with pytest.raises((RecipeError, UnknownName), match=words):
+    with told((RecipeError, UnknownName), words):
         load(["circle.yaml"])

@@ -100,7 +100,7 @@ def test_cap() -> None:  # rule 4
     with told(NoSignal, "`outcome`") as caught:
         sample(DynamicSampling(max_batches=4), [SOLVED])
     assert "max_batches" in str(caught.value.remedy)
-    with told(NoSignal, "1 batches 1"):
+    with told(NoSignal, "1 batches, 1"):
         sample(DynamicSampling(max_batches=1), [SOLVED, DIFFER, FAILED])
     rare = [*[SOLVED] * 40, DIFFER]
     with pytest.raises(NoSignal, match="after 10 batches"):

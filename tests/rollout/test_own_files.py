@@ -173,7 +173,7 @@ def test_2_an_exception_of_the_own_file(own: Path) -> None:
     ("fault", "said"),
     [
         ("unreadable error", "UnreadableError: nobody reads me"),
-        ("unreadable", "its answer cannot be read: ValueError: not of this process"),
+        ("unreadable", "the worker's answer cannot be read: ValueError: not of this process"),
         ("unsendable", "lambda"),
         ("stop", "StopIteration: no more"),
     ],
@@ -245,7 +245,7 @@ def test_6_what_cannot_be_made_elsewhere() -> None:
     on = RunSetup(
         environment_name="x", make_environment=lambda: None, roles={}, program=playing, environment_options={}
     )
-    with pytest.raises(ContractError, match=r"cannot be given to a worker process(.|\n)*worker_kind=thread"):
+    with pytest.raises(ContractError, match=r"cannot be sent to a worker process(.|\n)*worker_kind=thread"):
         EpisodeRunner(on, RolloutSettings(**WORKERS))
 
 

@@ -255,7 +255,7 @@ def test_9_programs() -> None:
     async def clumsy(episode: Any) -> None:
         raise KeyError("typo")
 
-    for program, said in ((sleepy, "in lock step it may wait for acts and steps only"), (clumsy, "KeyError: 'typo'")):
+    for program, said in ((sleepy, "it may wait only for acts and steps"), (clumsy, "KeyError: 'typo'")):
         failed = runner.collect(wanted, program=program)
         assert all(t.stop is StopReason.ERROR and t.error.boundary == "part" for t in failed)  # type: ignore[union-attr]
         assert said in failed[1].error.message  # type: ignore[union-attr]

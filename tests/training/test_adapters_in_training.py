@@ -28,6 +28,7 @@ from palaestra.training import warm_start
 from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
+from tests.messages import told
 from tests.training.conftest import stopped_before
 
 TINY = {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}}
@@ -177,9 +178,9 @@ def test_6_export_and_load(team: Run, tmp_path: Path) -> None:
     ("override", "place", "fault"),
     [
         ("policies.one.policy.adapter.of=bass", "policies.one.policy.adapter.of", "does not exist"),
-        ("policies.one.policy.adapter.of=two", "policies.one.policy.adapter.of", "stands on `base` itself"),
-        ("policies.one.policy.adapter.of=one", "policies.one.policy.adapter.of", "stands on `one` itself"),
-        ("policies.base.trainable=true", "policies.base.trainable", "each of its updates would move"),
+        ("policies.one.policy.adapter.of=two", "policies.one.policy.adapter.of", "the base `base` itself"),
+        ("policies.one.policy.adapter.of=one", "policies.one.policy.adapter.of", "the base `one` itself"),
+        ("policies.base.trainable=true", "policies.base.trainable", "each of its updates would change"),
         ("policies.base.policy=random", "policies.one.policy.adapter.of", "no language policy"),
     ],
 )
@@ -190,7 +191,7 @@ def test_7_refused(override: str, place: str, fault: str) -> None:
 
 
 def test_7_a_base_without_adapters_and_roles() -> None:
-    with pytest.raises(RecipeError, match="no role is played by it"):
+    with told(RecipeError, "plays no role"):
         build_setup(load([TEAM, {"policies": {"spare": {"policy": TINY}}}], []).settings)
 
 

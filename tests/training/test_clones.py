@@ -53,7 +53,7 @@ def test_3_a_damaged_file_is_named(echo: Run, tmp_path: Path) -> None:
     path = Clones(str(tmp_path / "clones"), settings).path
     path.parent.mkdir()
     path.write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match=r"(?s)holds no clones.*Remove the file"):
+    with pytest.raises(CheckpointError, match=r"(?s)warm start.*Remove the file"):
         echo("run", SHORT, f"warm_start.keep={tmp_path / 'clones'}")
 
 

@@ -26,6 +26,7 @@ from palaestra.training.monitor import Teamwork, team_metrics
 from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
+from tests.messages import told
 
 TINY = {"language": {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}}
 NETWORK = {"network": {"hidden": [8]}}
@@ -59,24 +60,17 @@ def recipe(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("changes", "parts"),
+    ("changes", "place"),
     [
-        ({"agents": {"a": {"policy": "one"}, "b": {"policy": "one"}}}, ("policies.two", "no role is played by it")),
-        (
-            {"agents": {"a": {"policy": "one"}, "c": {"policy": "two"}}},
-            ("agents.c", "nobody of that name", "Those who"),
-        ),
-        ({"agents": {"a": {"policy": "one"}}}, ("agents.b.policy", "no policy is called `main`")),
-        (
-            {"agents": {"a": {"policy": "one", "acts_for": "nobody"}, "b": {"policy": "two"}}},
-            ("agents.a.acts_for", "`nobody`"),
-        ),
+        ({"agents": {"a": {"policy": "one"}, "b": {"policy": "one"}}}, "policies.two"),
+        ({"agents": {"a": {"policy": "one"}, "c": {"policy": "two"}}}, "agents.c"),
+        ({"agents": {"a": {"policy": "one"}}}, "agents.b.policy"),
+        ({"agents": {"a": {"policy": "one", "acts_for": "nobody"}, "b": {"policy": "two"}}}, "agents.a.acts_for"),
     ],
 )
-def test_1_refused(changes: Any, parts: tuple[str, ...]) -> None:
-    with pytest.raises(RecipeError) as caught:
+def test_1_refused(changes: Any, place: str) -> None:
+    with told(RecipeError, place):
         build_setup(recipe(**changes).settings)
-    assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
 @pytest.mark.parametrize(("program", "known"), [("open_team", True), ("named_team", False)])
@@ -107,7 +101,7 @@ def test_2_functions_of_options() -> None:
 
 def test_3_one_temperature() -> None:
     shared = {"a": {"policy": "one", "temperature": 0.5}, "b": {"policy": "one"}}
-    with pytest.raises(RecipeError, match=r"a 0.5, b 1.*probabilities are taken at one"):
+    with told(RecipeError, "a 0.5, b 1"):
         build_setup(recipe(agents=shared, policies={"one": {"policy": NETWORK}}).settings)
     apart = {"a": {"policy": "one", "temperature": 0.5}, "b": {"policy": "two"}}
     assert build_setup(recipe(agents=apart).settings).temperatures == {"one": 0.5, "two": 1.0}

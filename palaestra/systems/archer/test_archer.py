@@ -324,7 +324,7 @@ def test_9_policies_with_memory_are_refused() -> None:
     acting = NetworkPolicy("main", SETUP, hidden=(8,), body="gru")
     archer = Archer(batch=4)
     archer.start(SETUP, {"main": acting})
-    with told(RecipeError, "a whole episode"):
+    with told(RecipeError, "memory"):
         archer.choose(chains(), at(0, acting))
 
 

@@ -37,8 +37,8 @@ def test_function_calls_by_hand() -> None:  # rule 1
 def test_bad_calls() -> None:  # rule 2
     good = {"outcome": 1.0, "tool_call": 2, "tool_error": 1, "format": 1.0}
     for change, message in (
-        ({"tool_error": 3}, r"reward: tool_use, trajectory t, turn 0(.|\n)*2 calls with 3 errors"),
-        ({"tool_error": -1}, "2 calls with -1 errors"),
+        ({"tool_error": 3}, r"reward: tool_use, trajectory t, turn 0(.|\n)*of which 3 failed"),
+        ({"tool_error": -1}, "of which -1 failed"),
         ({"outcome": float("nan")}, "it has no outcome"),
         ({"outcome": 2.0}, r"its outcome is 2, not in \[0, 1\]"),
         ({"format": 1.5}, r"turn 1(.|\n)*`format` is 1.5"),

@@ -16,13 +16,14 @@ import made_pages
 import pytest
 from site_pages.evidence import Evidence, evidence_of, studies_page, system_page
 
-from palaestra.catalogue import Study, declarations, studies, system, systems
+from palaestra.catalogue import Study, studies, system, systems
 from palaestra.catalogue.findings import Results
 from palaestra.catalogue.studies import results_of
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from tests.house.source_text import ROOT
 from tests.messages import told
+from tests.registered import declared
 
 STUDIES = studies(ROOT)
 TINY: dict[str, Any] = {
@@ -108,7 +109,7 @@ def test_1_studies_lie_with_their_system() -> None:
 
 def test_2_a_systems_page() -> None:
     grpo = system("grpo").model_copy(update={"formula": "A = R - b", "when": "Always."})
-    page = system_page(grpo, declarations(), [tiny_evidence()])
+    page = system_page(grpo, declared(), [tiny_evidence()])
     for text in (
         "$$\nA = R - b\n$$",
         "Always.",
@@ -118,12 +119,12 @@ def test_2_a_systems_page() -> None:
         "studies/tiny.png",
     ):
         assert text in page
-    assert "It has not been run yet." in system_page(grpo, declarations(), [Evidence(tiny_evidence().study, None, "")])
+    assert "It has not been run yet." in system_page(grpo, declared(), [Evidence(tiny_evidence().study, None, "")])
 
 
 def test_2_what_was_not_measured_has_no_number() -> None:
     hrpo = next(study for study in STUDIES if study.name == "hrpo")
-    page = system_page(system("hrpo"), declarations(), [evidence_of(ROOT, hrpo)])
+    page = system_page(system("hrpo"), declared(), [evidence_of(ROOT, hrpo)])
     assert "| `grpo` | not measured |  | not measured |  |" in page
     assert "| `action-only` | 0.068" in page and "+0.058" not in page
     assert "Of `grpo` and `hrpo` only the first point is a measurement" in page

@@ -1,9 +1,7 @@
-"""The drawing of one iteration, made from the table of functions in docs/iteration.md.
+"""The drawing of one iteration, made from the table of functions in docs/iteration.md when the site is built.
 
-    python docs/site_pages/flow.py
-
-writes docs/iteration.svg. The page's table has the functions and their files; here is where each function stands in the
-drawing, and what goes from one to the next.
+The page's table has the functions and their files. This module has the place of each function in the drawing, and what
+goes from one to the next.
 """
 
 from __future__ import annotations
@@ -189,7 +187,3 @@ def _line(x1: float, y1: float, x2: float, y2: float, label: str, what: str) -> 
         f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="#444" marker-end="url(#head)"/>'
         f'<text {label} font-size="14">{what}</text>'
     )
-
-
-if __name__ == "__main__":
-    DRAWING.write_text(drawing(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

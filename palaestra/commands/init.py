@@ -8,12 +8,12 @@ from palaestra.errors import RunFolderError
 from palaestra.recipe.sources import COMPLETE, recipes_folder
 from palaestra.store.atomic import write_atomic
 
-EXAMPLE = "guess"  # a folder of `recipes/`, shown in the README
+EXAMPLE = "guess"  # a folder of `recipes/`, shown in the tutorial on environments
 FILES = {"guess.py": "an environment", "rewards.py": "a reward", COMPLETE: "what is trained, and how"}
 
 
 def run(*, folder: str) -> None:
-    """Write the files of the README's example into a folder. A missing folder is made.
+    """Write the files of the example into a folder. A missing folder is made.
 
     Raises: RunFolderError, if one of the files exists already or cannot be written.
     """

@@ -131,10 +131,10 @@ def test_2_what_was_not_measured_has_no_number() -> None:
 
 
 def test_3_the_table() -> None:
-    page = studies_page([tiny_evidence(), Evidence(tiny_evidence().study, None, "")])
-    assert "So far: 1 no difference seen, 1 not run yet." in page
-    lines = [line for line in page.splitlines() if "`tiny`" in line]
-    assert len(lines) == 2 and "| no difference seen | `row level with plain` | +0.100" in lines[0]
+    page = studies_page([tiny_evidence(), Evidence(tiny_evidence().study, None, "")], systems())
+    assert "## No difference seen: 1\n" in page and "## Not run yet: 1\n" in page
+    lines = [line for line in page.splitlines() if line.startswith("| [tiny](methods/grpo.md#tiny) | GRPO |")]
+    assert len(lines) == 2 and "| `row level with plain` | `setup` | +0.100" in lines[0]
     assert max(len(line) for line in lines) < 200
 
 
@@ -161,8 +161,9 @@ def test_4_what_a_study_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_4_plots_are_drawn_from_results(tmp_path: Path) -> None:
-    comparison = made_pages.plots(ROOT)["images/studies/gspo.png"]
-    assert made_pages.plotted(comparison, tmp_path / "plot.png").startswith(b"\x89PNG")
+    found = made_pages.pictures(ROOT, tmp_path / "picture.png")
+    for name in ("images/studies/gspo.png", "images/curves/shop.png", "images/textworld.png"):
+        assert found[name].startswith(b"\x89PNG")
 
 
 def test_5_formulas() -> None:

@@ -23,9 +23,7 @@ from tests.house.source_text import ROOT
 PAGES = {  # page → where the figures of blocks come from that say nothing themselves
     "results.md": "",
     "comparisons.md": "",
-    "curves.md": "benchmarks/results/curves/{row}.json benchmarks/results/held_out.json",
-    "self-play.md": "",
-    "self-play-language.md": "",
+    "self-play-results.md": "",
     "teams.md": "",
     "teams-recipes.md": "",
     "teams-search.md": "",

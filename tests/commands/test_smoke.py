@@ -1,17 +1,15 @@
 """`--smoke`: (1) the rule: numbers of sections become small, and nothing that is small already; parts say how they are
 small; rows are paid differently; (2) a section `smoke` is laid over that, and overrides win over both; (3) the run
 lies below a name of its own and replaces the smoke before; (4) `explain` shows what is changed; (5) some recipes of
-all kinds run and make an update, and, slowly, every recipe does, each in a process of its own.
+all kinds run and make an update, so do those that the last commit changed, and, slowly, every recipe.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from tests.commands.conftest import TINY, Command
 
 ROOT = Path(__file__).parents[2]
 SOME = ["gigpo", "sac", "dpo", "grpo_roc", "teams/solver_verifier.yaml", "quickstart.yaml"]
+MOST = 6  # changed recipes that the fast tests run
 LARGE = {
     "environment": "echo",
     "policies": {"main": {"policy": {"language": {"hidden": 64, "heads": 1}}}},
@@ -31,8 +30,7 @@ LARGE = {
     "rollout": {"tasks": 1, "group": 64},
     "evaluation": {"every": 5},
 }
-LAST = re.compile(r"\d+ (held-out tasks|tasks of the split eval|tasks, \d+ of them also trained on)")
-NEED = {"worlds/miniwob.yaml": "chromedriver"}
+LAST = re.compile(r"\d+ (held-out tasks|tasks of the split eval|tasks, \d+ of them also trained on|episodes of one task)")
 
 
 def test_1_the_rule() -> None:
@@ -79,14 +77,6 @@ def test_4_explain(recipe: Path, palaestra: Command) -> None:
     assert "  training.iterations 2 -> 1" not in palaestra("explain", "runs/smoke/small", "--smoke").out
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_5_some(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, palaestra: Command) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = palaestra("train", name, "--smoke", "--quiet")
-    assert done.code == 0, done.err
-    assert LAST.search(done.out[-1]) and not any("no update" in line for line in done.out)
-
-
 def commands() -> list[list[str]]:
     """One for each system and for each recipe of `recipes/`."""
     every = [["run" if each.recipe is None else "train", each.name] for each in systems() if not each.variant]
@@ -104,12 +94,24 @@ def test_5_every_system_has_one() -> None:
     assert len(commands()) > 130 and ["run", "behavior_cloning"] in commands()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_5_every_recipe(words: list[str], tmp_path: Path) -> None:
-    began, environment = time.perf_counter(), {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-m", "palaestra", *words, "--smoke", "--quiet"]
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    print(f"{time.perf_counter() - began:.1f} s")
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    assert LAST.search(done.stdout) and "no update" not in done.stdout
+def changed() -> list[str]:
+    """Systems and recipes of which the last commit, or the working tree, changes a file; none without git."""
+    command = ["git", "-C", str(ROOT), "diff", "--name-only", "HEAD~1"]
+    files = subprocess.run(command, capture_output=True, text=True).stdout.splitlines() if shutil.which("git") else []
+    places = [re.match(r"palaestra/systems/(\w+)/|recipes/(.+\.yaml)", file) for file in files]
+    return sorted({place[1] or place[2] for place in places if place})
+
+
+QUICK = {*SOME, *changed()[:MOST]}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words if words[1] in QUICK else pytest.param(words, marks=pytest.mark.slow) for words in commands()],
+    ids=" ".join,
+)
+def test_5_every_recipe(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, palaestra: Command) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = palaestra(*words, "--smoke", "--quiet")
+    assert done.code == 0, done.err
+    assert LAST.search(done.out[-1]) and not any("no update" in line for line in done.out)

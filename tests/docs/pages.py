@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import made_pages
 import typer.main
 
 from palaestra import cli
+from palaestra.commands.init import EXAMPLE
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -56,7 +58,10 @@ class Page:
         ]
 
     def write_files(self, folder: Path) -> None:
-        """Put every block with a file name into a folder."""
+        """Put every block with a file name into a folder, and the files of `palaestra init` if the page calls it."""
+        if "$ palaestra init" in self.text:
+            for path in (ROOT / "recipes" / EXAMPLE).glob("*.*"):
+                shutil.copy(path, folder)
         for block in self.blocks("python", "yaml"):
             if block.file is not None:
                 (folder / block.file).parent.mkdir(parents=True, exist_ok=True)

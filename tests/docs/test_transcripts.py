@@ -1,41 +1,39 @@
-"""What must hold of the transcripts in pages: (1) each is what the command prints now; (2) a stale one is found;
-(3) one that is kept is left alone by the check, and played again on demand.
+"""What must hold of the transcripts in pages: (1) each command of a page plays an episode to its end; (2) the page that
+the site shows has the command and what it prints; (3) text that the page holds itself is left alone.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+import re
 
 import pytest
+import transcripts
 
-ROOT = Path(__file__).resolve().parents[2]
-SPEC = importlib.util.spec_from_file_location("transcripts", ROOT / "docs" / "transcripts.py")
-transcripts = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(transcripts)
+from tests.docs.pages import ROOT
 
-PAGES = sorted(page.name for page in transcripts.PAGES.glob("*.md"))
-STALE = "<!-- transcript{}: palaestra play toolcalc --policy expert --seed 3 -->\n```text\nold\n```\n"
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_1_pages_say_what_is_printed(name):
-    page = transcripts.PAGES / name
-    assert transcripts.renewed(page, kept=False) == page.read_text(encoding="utf-8")
+PAGES = sorted(
+    path for path in (ROOT / "docs" / "environments").glob("*.md") if transcripts.MARK.search(path.read_text())
+)
+MARKED = "<!-- transcript: palaestra play toolcalc --policy expert --seed 3 -->\n\nText.\n"
 
 
-def test_2_a_stale_one_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(STALE.format(""), encoding="utf-8")
-    assert transcripts.stale(tmp_path) == ["page.md"]
-    assert transcripts.main([str(page)]) == 0
-    assert transcripts.stale(tmp_path) == []
-    assert "player> answer   (reward 1)" in page.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_1_episodes_are_played_to_their_end(page):
+    commands = [mark["command"] for mark in transcripts.MARK.finditer(page.read_text(encoding="utf-8"))]
+    for command in commands:
+        assert re.search(r"^\w+ after \d+ acts; reward: ", transcripts.printed(command), re.MULTILINE), command
 
 
-def test_3_one_that_is_kept(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(STALE.format(" (kept)"), encoding="utf-8")
-    assert transcripts.stale(tmp_path) == []
-    transcripts.main([str(page)])
-    assert "old" not in page.read_text(encoding="utf-8")
+def test_1_most_environments_have_one():
+    assert len(PAGES) >= 20
+
+
+def test_2_the_page_shows_what_is_printed():
+    page = transcripts.filled(MARKED)
+    assert "<!--" not in page and "`palaestra play toolcalc --policy expert --seed 3`" in page
+    assert "player> answer   (reward 1)" in page and page.endswith("```\n\nText.\n")
+
+
+def test_3_other_text_stays():
+    kept = "`palaestra play textworld --policy expert --seed 1`\n\n```text\nplayer> go west\n```\n"
+    assert transcripts.filled(kept) == kept

@@ -1,0 +1,67 @@
+"""Pages that the site makes: (1) every key of a recipe stands on the page of keys, with its kind, default and meaning,
+and nothing else does; (2) every environment and every panel is on the list of environments; (3) every study is on the
+table of studies once, under its verdict; (4) what is made is not committed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+
+import pytest
+from site_pages.environments import environments_page
+from site_pages.evidence import evidence_of, studies_page
+from site_pages.games import games_tables
+from site_pages.keys import MEANINGS, keys_page, sections
+
+from palaestra.catalogue import declarations, studies, systems
+from tests.docs.pages import ROOT, every_page
+
+KEYS = {place: {*model.model_fields} for place, model in sections()}
+PARTS = declarations()
+EVIDENCE = [evidence_of(ROOT, study) for study in studies(ROOT)]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def test_1_every_key_has_a_meaning() -> None:
+    assert {place: {*keys} for place, keys in MEANINGS.items()} == KEYS
+    assert {"", "agents.*", "agents.*.tools", "policies.*", "rollout", "training", "evaluation"} <= {*KEYS}
+
+
+def test_1_the_page_has_every_key() -> None:
+    rows = [line for line in keys_page().splitlines() if line.startswith("| `")]
+    assert len(rows) == sum(map(len, KEYS.values()))
+    assert "| `group` | `int ≥ 1` | `8` | Trajectories of each task. |" in rows
+    assert not [row for row in rows if len(cells(row.replace("\\|", ""))) != 4 or row.endswith("|  |")]
+
+
+def test_2_every_environment_and_panel() -> None:
+    page = environments_page(ROOT, PARTS)
+    names = [part.name for part in PARTS if part.slot == "environment"]
+    assert len(names) > 40 and all(page.count(f"| [`{name}`](") == 1 for name in names)
+    panels = json.loads((ROOT / "palaestra/envs/kit/panels.json").read_text(encoding="utf-8"))
+    assert all(f"| `{name}` |" in page for name in panels)
+    assert re.search(r"\| \[`shop`\]\(environments/shop.md\) \| .* \| 1.00 \| 0.02 \| – \|", page)
+
+
+def test_3_every_study() -> None:
+    page = studies_page(EVIDENCE, systems())
+    for each in EVIDENCE:
+        section = page.partition(f"\n## {each.verdict.capitalize()}: ")[2].partition("\n## ")[0]
+        assert section.count(f"[{each.study.name}](") == 1 and page.count(f"[{each.study.name}](") == 1
+
+
+def test_3_games() -> None:
+    assert games_tables(ROOT).count("| `TicTacToe-v0` |") == 1
+
+
+def test_4_what_is_made_is_not_committed() -> None:
+    listed = subprocess.run(["git", "ls-files", "docs"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is no checkout")
+    made = {page.name for page in every_page()} - {page.name for page in every_page() if page.path.exists()}
+    assert len(made) > 80 and not made & {*listed.stdout.splitlines()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import made_pages
 import pytest
 from site_pages.evidence import Evidence, evidence_of, studies_page, system_page
 
-from palaestra.catalogue import Study, studies, system, systems
+from palaestra.catalogue import Study, System, studies, system, systems
 from palaestra.catalogue.findings import Results
 from palaestra.catalogue.studies import results_of
 from palaestra.errors import RecipeError
@@ -64,9 +65,14 @@ def tiny_evidence(seen: str = "None.") -> Evidence:
     return Evidence(study, Results(study, Path(), FOUND, MEASURES), seen)
 
 
+@cache
+def described() -> dict[str, System]:
+    return {each.name: each for each in systems()}
+
+
 @pytest.mark.parametrize("study", STUDIES, ids=[study.name for study in STUDIES])
 def test_1_committed_studies(study: Study) -> None:
-    assert set(study.methods) <= {each.name for each in systems()}
+    assert set(study.methods) <= set(described())
     for name, layers in study.arms.items():
         files = [layer for layer in layers if layer.endswith(".yaml")]
         assert files, name
@@ -99,9 +105,9 @@ def test_1_form(tmp_path: Path) -> None:
 
 def test_1_studies_lie_with_their_system() -> None:
     for study in STUDIES:
-        owners = {system(name).folder for name in study.methods}
+        owners = {described()[name].folder for name in study.methods}
         if study.folder == "benchmarks":
-            assert study.name not in {each.folder for each in systems()}
+            assert study.name not in {each.folder for each in described().values()}
             assert len(owners) > 1 or study.methods == ["grpo"], study.name
         else:
             assert study.folder.rpartition("/")[2] in owners, study.name

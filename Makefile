@@ -12,7 +12,7 @@ STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings
 	palaestra/data palaestra/algebra palaestra/parts palaestra/replay palaestra/systems palaestra/teams palaestra/rollout \
 	palaestra/training palaestra/evaluation palaestra/store palaestra/launch palaestra/engines palaestra/models \
 	palaestra/chat palaestra/policies palaestra/commands)
-CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py $(wildcard docs/*.py) docs/site_pages)
+CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.py docs/site_pages)
 
 # Parts that studies import, and benchmarks that have to be told of what.
 NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees

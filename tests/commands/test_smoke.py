@@ -30,7 +30,7 @@ LARGE = {
     "rollout": {"tasks": 1, "group": 64},
     "evaluation": {"every": 5},
 }
-LAST = re.compile(r"\d+ (held-out tasks|tasks of the split eval|tasks, \d+ of them also trained on|episodes of one task)")
+LAST = re.compile(r"\d+ (held-out tasks|tasks of the split eval|tasks, \d+ of them also trained|episodes of one task)")
 
 
 def test_1_the_rule() -> None:

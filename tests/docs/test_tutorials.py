@@ -97,6 +97,7 @@ def played(page: Page, folder: Path, *, exact: bool) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_1_a_tutorial_runs(name: str, tmp_path: Path) -> None:
     exact = record._read("machine")["machine"] == record.machine()

@@ -47,11 +47,11 @@ def remote() -> Iterator[Callable[..., RemoteEngine]]:
 
     yield make
     for engine in made:  # (6)
-        child, folder = engine._child, engine._folder
+        child, folder = engine._child, engine._own_folder
         engine.shutdown()
         engine.shutdown()  # a second time does nothing
         assert child is None or child.poll() is not None
-        assert folder is None or not folder.exists()
+        assert folder is None or not Path(folder.name).exists()
 
 
 def kill(engine: RemoteEngine) -> None:

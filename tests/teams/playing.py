@@ -1,4 +1,4 @@
-"""Playing team programs with scripted policies: one echo of one turn, or any environment. Knows nothing of training."""
+"""Playing team programs with scripted policies: one echo of one turn, or any environment."""
 
 from __future__ import annotations
 

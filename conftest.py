@@ -12,17 +12,22 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers and the processes that tests start need not compile anew
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
+import gc
 import socket
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from jaxtyping import install_import_hook
 
 from palaestra.index import PACKAGE, search
@@ -33,6 +38,8 @@ CHECKED = ("palaestra.algebra", "palaestra.data.keys", "palaestra.data.table", "
 CHECKED += tuple(sorted({target.partition(":")[0] for target in FORMULAS}))
 if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timing tests
     install_import_hook(CHECKED, "beartype.beartype")  # before anything of palaestra is imported
+
+sys.dont_write_bytecode = False
 
 import torch  # noqa: E402
 
@@ -78,6 +85,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--write-messages"):
         os.environ[WRITE] = "1"
+
+
+# ---- collection -------------------------------------------------------------------------------------------
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, Any, list[Any]]:
+    """Look for examples only in files that have some: the others need not be imported."""
+    found = yield
+    without = ">>> " not in file_path.read_text(encoding="utf-8")
+    return [one for one in found if not (without and isinstance(one, DoctestModule))]
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays; the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 # ---- golden numbers ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import yaml
 from palaestra.data import StepTable
 
 ROOT = Path(__file__).resolve().parents[1]
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, if it is there: ten times as fast
 GOLDEN = (*sorted((ROOT / "tests/golden").glob("*.yaml")), *sorted((ROOT / "palaestra/systems").glob("*/golden.yaml")))
 
 
@@ -55,7 +56,7 @@ def golden_documents() -> tuple[dict[str, Any], ...]:
     found = []
     for path in GOLDEN:
         own = path.stem if path.parent.name == "golden" else path.parent.name
-        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        for document in yaml.load_all(path.read_text(encoding="utf-8"), Loader=LOADER):
             found.append({"name": own, **document})
     return tuple(found)
 

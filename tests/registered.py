@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any
 
+from palaestra.catalogue import Declaration, declarations
 from palaestra.registry import index
+
+
+@cache
+def declared() -> list[Declaration]:
+    """What the source text says of every part; it is read once."""
+    return declarations()
 
 
 def target(slot: str, name: str) -> Any:

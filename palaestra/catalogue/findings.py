@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class Results:
     def difference(self, arm: str, other: str, what: str = "final") -> Difference:
         """`arm` minus `other`, seed by seed. `what` is `final`, or `area` for the mean height."""
         first, second = self.arm(arm)[what]["per_seed"], self.arm(other)[what]["per_seed"]
-        return difference({int(k): v for k, v in first.items()}, {int(k): v for k, v in second.items()})
+        return _difference(tuple(first.items()), tuple(second.items()))
 
     def measured(self, arm: str) -> bool:
         """Whether the arm's value at the budget was measured.
@@ -224,6 +225,12 @@ class Results:
         arm, _, form = of.partition(" ")
         found, mean = self.measures[kind][arm], self.measures[kind][arm]["mean"]
         return {"": significant(mean), "with interval": interval(found), "in percent": f"{100 * mean:.0f} %"}[form]
+
+
+@cache  # a page asks for the same intervals many times
+def _difference(first: tuple[tuple[str, float], ...], second: tuple[tuple[str, float], ...]) -> Difference:
+    """The difference of two arms whose values per seed are given as pairs."""
+    return difference({int(seed): value for seed, value in first}, {int(seed): value for seed, value in second})
 
 
 def _is_of(system: System, arm: str, layers: Sequence[str]) -> bool:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pydantic
-import yaml
 
-from palaestra.catalogue.systems import System, checked
+from palaestra.catalogue.systems import System, checked, read_yaml
 from palaestra.errors import RecipeError
 
 DEFAULT_SETUP = "setups/rooms-tiny.yaml"
@@ -111,7 +110,7 @@ def studies(root: Path) -> list[Study]:
 
 
 def _read(path: Path, root: Path) -> Study:
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = read_yaml(path)
     folder = path.parents[1].relative_to(root).as_posix()
     study = checked(Study, content, where=path.name, name=path.stem, folder=folder)
     if study.reference not in study.arms:

@@ -88,7 +88,7 @@ def system(name: str) -> System:
 
 def _read(path: Path) -> Iterator[System]:
     """The system of a `system.yaml`, then its variants. `variants` maps the stem of an overlay to its description."""
-    described, folder = _yaml(path), path.parent.name
+    described, folder = read_yaml(path), path.parent.name
     where = f"systems/{folder}/{path.name}"
     variants = described.pop("variants", {})
     yield checked(System, described, where=where, name=folder, folder=folder)
@@ -114,6 +114,7 @@ def checked(model: type[Described], described: Mapping[str, Any], *, where: str,
         ) from None
 
 
-def _yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file."""
     fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load(path.read_text(encoding="utf-8"), Loader=fast)

@@ -228,7 +228,7 @@ def test_1_teams(smoke: Folder) -> None:
     assert set(smoke.read("chain.json")["seeds"]) == {"recipe", "longer"}
 
 
-@pytest.mark.parametrize("game", ["kuhn", "tictactoe", "connect_four"])
+@pytest.mark.parametrize("game", ["kuhn", "tictactoe", pytest.param("connect_four", marks=pytest.mark.slow)])
 def test_1_self_play(smoke: Folder, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspiel")
     monkeypatch.chdir(ROOT)

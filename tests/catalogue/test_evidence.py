@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import importlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import formulas
 import made_pages
 import pytest
+from site_pages import curves
 from site_pages.evidence import Evidence, evidence_of, studies_page, system_page
 
-from palaestra.catalogue import Study, declarations, studies, system, systems
+from palaestra.catalogue import Study, System, studies, system, systems
 from palaestra.catalogue.findings import Results
 from palaestra.catalogue.studies import results_of
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from tests.house.source_text import ROOT
 from tests.messages import told
+from tests.registered import declared
 
 STUDIES = studies(ROOT)
 TINY: dict[str, Any] = {
@@ -63,9 +66,14 @@ def tiny_evidence(seen: str = "None.") -> Evidence:
     return Evidence(study, Results(study, Path(), FOUND, MEASURES), seen)
 
 
+@cache
+def described() -> dict[str, System]:
+    return {each.name: each for each in systems()}
+
+
 @pytest.mark.parametrize("study", STUDIES, ids=[study.name for study in STUDIES])
 def test_1_committed_studies(study: Study) -> None:
-    assert set(study.methods) <= {each.name for each in systems()}
+    assert set(study.methods) <= set(described())
     for name, layers in study.arms.items():
         files = [layer for layer in layers if layer.endswith(".yaml")]
         assert files, name
@@ -98,9 +106,9 @@ def test_1_form(tmp_path: Path) -> None:
 
 def test_1_studies_lie_with_their_system() -> None:
     for study in STUDIES:
-        owners = {system(name).folder for name in study.methods}
+        owners = {described()[name].folder for name in study.methods}
         if study.folder == "benchmarks":
-            assert study.name not in {each.folder for each in systems()}
+            assert study.name not in {each.folder for each in described().values()}
             assert len(owners) > 1 or study.methods == ["grpo"], study.name
         else:
             assert study.folder.rpartition("/")[2] in owners, study.name
@@ -108,7 +116,7 @@ def test_1_studies_lie_with_their_system() -> None:
 
 def test_2_a_systems_page() -> None:
     grpo = system("grpo").model_copy(update={"formula": "A = R - b", "when": "Always."})
-    page = system_page(grpo, declarations(), [tiny_evidence()])
+    page = system_page(grpo, declared(), [tiny_evidence()])
     for text in (
         "$$\nA = R - b\n$$",
         "Always.",
@@ -118,12 +126,12 @@ def test_2_a_systems_page() -> None:
         "studies/tiny.png",
     ):
         assert text in page
-    assert "It has not been run yet." in system_page(grpo, declarations(), [Evidence(tiny_evidence().study, None, "")])
+    assert "It has not been run yet." in system_page(grpo, declared(), [Evidence(tiny_evidence().study, None, "")])
 
 
 def test_2_what_was_not_measured_has_no_number() -> None:
     hrpo = next(study for study in STUDIES if study.name == "hrpo")
-    page = system_page(system("hrpo"), declarations(), [evidence_of(ROOT, hrpo)])
+    page = system_page(system("hrpo"), declared(), [evidence_of(ROOT, hrpo)])
     assert "| `grpo` | not measured |  | not measured |  |" in page
     assert "| `action-only` | 0.068" in page and "+0.058" not in page
     assert "Of `grpo` and `hrpo` only the first point is a measurement" in page
@@ -159,7 +167,10 @@ def test_4_what_a_study_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(tiny_evidence().study, Path("nowhere")) == "tiny: not run yet"
 
 
-def test_4_plots_are_drawn_from_results(tmp_path: Path) -> None:
+def test_4_plots_are_drawn_from_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"shop": curves.measured(ROOT)["shop"]}  # one of each kind: the site draws all
+    monkeypatch.setattr(curves, "measured", lambda root: one)
+    monkeypatch.setattr(made_pages, "studies", lambda root: [study for study in STUDIES if study.name == "gspo"])
     found = made_pages.pictures(ROOT, tmp_path / "picture.png")
     for name in ("images/studies/gspo.png", "images/curves/shop.png", "images/textworld.png"):
         assert found[name].startswith(b"\x89PNG")

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from palaestra.catalogue import heads
 from palaestra.data import Task, ToolCall
 from palaestra.errors import MissingExtra, missing_extra
-from palaestra.registry import SLOTS, Part, names, part
+from palaestra.registry import part
 from palaestra.testing import EchoEnvironment, check_environment
 from palaestra.tools import Toolbox, tool
 from palaestra.tools.mcp import McpServer, Session
@@ -93,11 +94,12 @@ def test_2_in_a_comparison(here: Path, palaestra: Command) -> None:
     assert done.code != 0 and INSTALL in done.err
 
 
-DECLARED = [found for slot in SLOTS for name in names(slot) if (found := part(slot, name)).extra]
+DECLARED = [(each.slot, each.name) for each in heads() if each.extra]
 
 
-@pytest.mark.parametrize("found", DECLARED, ids=lambda found: found.name)
-def test_3_parts_name_their_packages(found: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("slot", "name"), DECLARED, ids=[name for _, name in DECLARED])
+def test_3_parts_name_their_packages(slot: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = part(slot, name)
     assert found.modules or found.name == "tool_tasks"  # which needs what its tools do
     for module in found.modules:
         with monkeypatch.context() as without:

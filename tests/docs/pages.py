@@ -86,13 +86,22 @@ class Page:
         return [shlex.split(cell)[0] for cell in re.findall(r"^\| `([^`(=]+=[^`]+)` \|", self.text, re.MULTILINE)]
 
 
-@cache
 def every_page() -> list[Page]:
     """All pages that print commands: written ones, and those that are made when the site is built."""
-    texts = made_pages.pages(ROOT, typer.main.get_command(cli.app))
-    made = [Page(ROOT / "docs" / path, text) for path, text in texts.items()]
+    return [*written_pages(), *made()]
+
+
+def written_pages() -> list[Page]:
+    """Pages that somebody wrote, of the documentation and of other folders."""
     more = [ROOT / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md"]
-    return [*pages(), *(Page(path, path.read_text(encoding="utf-8")) for path in more), *made]
+    return [*pages(), *(Page(path, path.read_text(encoding="utf-8")) for path in more)]
+
+
+@cache
+def made() -> list[Page]:
+    """Pages that are made when the site is built."""
+    texts = made_pages.pages(ROOT, typer.main.get_command(cli.app))
+    return [Page(ROOT / "docs" / path, text) for path, text in texts.items()]
 
 
 def pages() -> list[Page]:

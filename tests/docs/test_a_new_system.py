@@ -25,7 +25,7 @@ SMALL = "training.iterations=1 rollout.tasks=2 warm_start.episodes=8 warm_start.
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout with the example in it."""
     root = tmp_path_factory.mktemp("checkout")
-    skipped = shutil.ignore_patterns("__pycache__", "results", "images", ".*")
+    skipped = shutil.ignore_patterns("results", "images", ".*")
     for name in ("palaestra", "recipes", "tests", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, root / name, ignore=skipped)
     for path in ROOT.iterdir():
@@ -38,7 +38,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(tree: Path, *words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=tree, env=environment, capture_output=True, text=True, check=False
     )

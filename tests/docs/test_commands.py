@@ -53,7 +53,11 @@ def trainings() -> Iterator[tuple[Page, list[str]]]:
                     yield page, words
 
 
-TRAININGS = list(trainings())
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each training. The pages are made only where slow tests run."""
+    if {"page", "words"} <= set(metafunc.fixturenames):
+        runs = [] if "not slow" in metafunc.config.option.markexpr else list(trainings())
+        metafunc.parametrize(("page", "words"), runs, ids=[shlex.join(words) for _, words in runs])
 
 
 def study(**fields: Any) -> Study:
@@ -97,7 +101,6 @@ def test_1_every_system_is_trained_by_its_page() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "words"), TRAININGS, ids=[shlex.join(words) for _, words in TRAININGS])
 def test_2_one_iteration(page: Page, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page.write_files(tmp_path)
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")  # some recipes name parts in there

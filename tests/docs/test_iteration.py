@@ -35,6 +35,7 @@ PLACE = re.compile(r"`([A-Za-z_.]+)`\s+\(`(palaestra/[\w/]+\.py)`\)")
 MOST_FILES, MOST_TYPES = 20, 15
 
 
+@cache
 def classes() -> set[str]:
     """The names of all classes of the package."""
     files = [path for path in (ROOT / "palaestra").rglob("*.py") if not path.name.startswith("test_")]

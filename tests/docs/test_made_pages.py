@@ -15,12 +15,11 @@ from site_pages.evidence import evidence_of, studies_page
 from site_pages.games import games_tables
 from site_pages.keys import MEANINGS, keys_page, sections
 
-from palaestra.catalogue import declarations, studies, systems
+from palaestra.catalogue import studies, systems
 from tests.docs.pages import ROOT, every_page
+from tests.registered import declared
 
 KEYS = {place: {*model.model_fields} for place, model in sections()}
-PARTS = declarations()
-EVIDENCE = [evidence_of(ROOT, study) for study in studies(ROOT)]
 
 
 def cells(line: str) -> list[str]:
@@ -40,8 +39,8 @@ def test_1_the_page_has_every_key() -> None:
 
 
 def test_2_every_environment_and_panel() -> None:
-    page = environments_page(ROOT, PARTS)
-    names = [part.name for part in PARTS if part.slot == "environment"]
+    page = environments_page(ROOT, declared())
+    names = [part.name for part in declared() if part.slot == "environment"]
     assert len(names) > 40 and all(page.count(f"| [`{name}`](") == 1 for name in names)
     panels = json.loads((ROOT / "palaestra/envs/kit/panels.json").read_text(encoding="utf-8"))
     assert all(f"| `{name}` |" in page for name in panels)
@@ -49,8 +48,9 @@ def test_2_every_environment_and_panel() -> None:
 
 
 def test_3_every_study() -> None:
-    page = studies_page(EVIDENCE, systems())
-    for each in EVIDENCE:
+    evidence = [evidence_of(ROOT, study) for study in studies(ROOT)]
+    page = studies_page(evidence, systems())
+    for each in evidence:
         section = page.partition(f"\n## {each.verdict.capitalize()}: ")[2].partition("\n## ")[0]
         assert section.count(f"[{each.study.name}](") == 1 and page.count(f"[{each.study.name}](") == 1
 

@@ -22,7 +22,8 @@ from tests.docs.pages import ROOT, Page
 PAGE = Page(ROOT / "docs" / "columns.md", (ROOT / "docs" / "columns.md").read_text(encoding="utf-8"))
 SMALL = (
     "training.iterations=2",
-    "rollout.tasks=4",
+    "rollout.tasks=2",
+    "rollout.group=4",
     "warm_start.episodes=16",
     "warm_start.epochs=1",
     "evaluation.tasks=2",

@@ -11,13 +11,11 @@ import pydantic
 import pytest
 from site_pages.reference import slot_page
 
-from palaestra.catalogue import declarations
 from palaestra.errors import RecipeError
 from palaestra.options import Discount, Fraction, NonNegative, PositiveInt, Section, kind_in_words
 from palaestra.registry import SLOTS, part
 from tests.messages import told
-
-PARTS = declarations()
+from tests.registered import declared
 
 
 class Chat(Section):
@@ -56,20 +54,20 @@ def test_kinds_in_words(kind: Any, words: str) -> None:  # rule 1
 
 @pytest.mark.parametrize("slot", SLOTS)
 def test_pages_of_parts(slot: str) -> None:  # rules 1 and 2
-    own = [part for part in PARTS if part.slot == slot]
+    own = [part for part in declared() if part.slot == slot]
     page = slot_page(slot, own)
     for sign in ("Annotated[", "pydantic", "Field(", "Literal[", "Optional[", "typing.", "tuple[", "<class"):
         assert sign not in page
-    for declared in own:
-        section = page.partition(f"\n## {declared.name}\n")[2].partition("\n## ")[0]
-        for option in declared.options:
+    for each in own:
+        section = page.partition(f"\n## {each.name}\n")[2].partition("\n## ")[0]
+        for option in each.options:
             (row,) = [line for line in section.splitlines() if line.startswith(f"| `{option.name}` |")]
             cells = [cell.strip() for cell in row.replace("\\|", "").strip("|").split(" | ")]
             assert len(cells) == 4 and all(cells), row
 
 
 def test_an_example() -> None:  # rule 1
-    page = slot_page("advantage", [part for part in PARTS if (part.slot, part.name) == ("advantage", "gigpo")])
+    page = slot_page("advantage", [part for part in declared() if (part.slot, part.name) == ("advantage", "gigpo")])
     assert "| `gamma` | `float in (0, 1]` | `0.95` | " in page
     assert '| `scale` | `"none" or "std"` | `\'none\'` | ' in page
 

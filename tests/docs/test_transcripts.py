@@ -17,7 +17,10 @@ PAGES = sorted(
 MARKED = "<!-- transcript: palaestra play toolcalc --policy expert --seed 3 -->\n\nText.\n"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+SLOW = {"scienceworld": pytest.mark.slow}  # starts Java; its own tests do so too
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem, marks=SLOW.get(page.stem, ())) for page in PAGES])
 def test_1_episodes_are_played_to_their_end(page):
     commands = [mark["command"] for mark in transcripts.MARK.finditer(page.read_text(encoding="utf-8"))]
     for command in commands:

@@ -46,8 +46,12 @@ def remote() -> Iterator[Callable[..., RemoteEngine]]:
         return made[-1]
 
     yield make
-    for engine in made:
+    for engine in made:  # (6)
+        child, folder = engine._child, engine._own_folder
         engine.shutdown()
+        engine.shutdown()  # a second time does nothing
+        assert child is None or child.poll() is not None
+        assert folder is None or not Path(folder.name).exists()
 
 
 def kill(engine: RemoteEngine) -> None:
@@ -226,6 +230,7 @@ def test_5_cancelled_refused_closed(remote: Callable[..., RemoteEngine]) -> None
     asyncio.run(play())
     asyncio.run(plain())
     assert talker.ids == other.ids
+    assert engine._child.poll() is None and engine._folder.is_dir()  # until the end, see `remote`
 
 
 @pytest.mark.slow
@@ -244,16 +249,6 @@ def test_5_policies_come_and_go(remote: Callable[..., RemoteEngine]) -> None:
         asyncio.run(Talker(engine, 1, policy="q").say(ids(1)))
     with pytest.raises(ContractError, match="no session 7"):
         engine.fork(7, 8)
-
-
-def test_6_nothing_is_left(remote: Callable[..., RemoteEngine]) -> None:
-    engine = remote({"p": small_model()})
-    asyncio.run(Talker(engine, 0).say(ids(1)))
-    child, folder = engine._child, engine._folder
-    assert child.poll() is None and folder.is_dir()
-    engine.shutdown()
-    assert child.poll() is not None and not folder.exists()
-    engine.shutdown()
 
 
 @pytest.mark.slow

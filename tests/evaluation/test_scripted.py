@@ -22,12 +22,14 @@ from palaestra.evaluation.scripted import episodes_hash, play_scripted, verify_p
 from palaestra.rollout.settings import RolloutSettings
 from tests.messages import told
 
-SLOW = {"miniwob", "scienceworld"}  # real browsers and Java: their own tests play them again
-PLAYED = sorted(name for name, entry in panels().items() if entry.played and entry.environment not in SLOW)
+ELSEWHERE = {"miniwob", "scienceworld"}  # real browsers and Java: their own tests play them again
+SLOW = {"prover", "code"}  # several seconds
+PLAYED = sorted(name for name, entry in panels().items() if entry.played and entry.environment not in ELSEWHERE)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "prover" else name for name in PLAYED]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if panels()[name].environment in SLOW else name for name in PLAYED],
 )
 def test_1_the_same_seed_gives_the_same_episodes(name):
     assert verify_played(name).played

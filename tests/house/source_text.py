@@ -106,4 +106,4 @@ def strings(value: Any) -> Iterator[str]:
 
 def document(path: Path) -> Any:
     """A YAML file."""
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

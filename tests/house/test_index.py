@@ -17,25 +17,26 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from palaestra import index
-from palaestra.catalogue import Declaration, declarations, heads
+from palaestra.catalogue import Declaration, heads
 from palaestra.catalogue.scan import is_registration
 from palaestra.errors import ContractError
 from palaestra.registry import part
 from tests.house.source_text import PACKAGE, ROOT, package_files, tree
+from tests.registered import declared
 
 
 def test_1_every_registration_is_found() -> None:
     files = package_files()
     calls = [node for path in files for node in ast.walk(tree(path)) if is_registration(node)]
     found = {(slot, name): target for slot, names in index.search(PACKAGE).items() for name, target in names.items()}
-    assert len(calls) == len(found) == len(declarations())
-    assert found == {(part.slot, part.name): part.target for part in declarations()}
+    assert len(calls) == len(found) == len(declared())
+    assert found == {(part.slot, part.name): part.target for part in declared()}
 
 
 def test_1_no_registration_hides() -> None:
     texts = [path.read_text(encoding="utf-8") for path in package_files()]
     decorators = sum(1 for text in texts for line in text.splitlines() if line.startswith("@register("))
-    assert decorators == len(declarations()), "slot and name must be literals"
+    assert decorators == len(declared()), "slot and name must be literals"
 
 
 def test_2_two_parts_of_one_name(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_3_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_4_heads() -> None:
-    whole = [(p.slot, p.name, p.target, p.reads, p.uses, p.source, p.extra, p.summary) for p in declarations()]
+    whole = [(p.slot, p.name, p.target, p.reads, p.uses, p.source, p.extra, p.summary) for p in declared()]
     assert [(p.slot, p.name, p.target, p.reads, p.uses, p.source, p.extra, p.summary) for p in heads()] == whole
 
 
@@ -77,32 +78,32 @@ def _value(text: str | None) -> object:
         return None
 
 
-def differences(declared: Declaration, fields: Mapping[str, Any]) -> Iterator[str]:
+def differences(declaration: Declaration, fields: Mapping[str, Any]) -> Iterator[str]:
     """Where the options that the text shows differ from the schema's."""
-    if [option.name for option in declared.options] != [*fields]:
-        yield f"{declared.target}: {[option.name for option in declared.options]}, the schema has {[*fields]}"
+    if [option.name for option in declaration.options] != [*fields]:
+        yield f"{declaration.target}: {[option.name for option in declaration.options]}, the schema has {[*fields]}"
         return
-    for option in declared.options:
+    for option in declaration.options:
         default = _value(option.default)
         required = fields[option.name].is_required()
         if (option.default is None) != required or default not in (None, fields[option.name].default):
-            yield f"{declared.target}: `{option.name}` has the default {option.default}"
+            yield f"{declaration.target}: `{option.name}` has the default {option.default}"
 
 
 def test_5_options_of_the_text() -> None:
     found, checked = [], 0
-    for declared in declarations():
+    for each in declared():
         try:
-            fields = part(declared.slot, declared.name).options.model_fields
+            fields = part(each.slot, each.name).options.model_fields
         except ImportError:  # an extra that is not installed
             continue
         checked += 1
-        found += differences(declared, fields)
+        found += differences(each, fields)
     assert not found and checked >= 200
 
 
 def test_5_the_rule_can_fail() -> None:
-    gigpo = next(each for each in declarations() if each.name == "gigpo")
+    gigpo = next(each for each in declared() if each.name == "gigpo")
     fields = part("advantage", "gigpo").options.model_fields
     other = {**fields, "gamma": FieldInfo(default=0.5)}
     assert [text.rpartition(": ")[2] for text in differences(gigpo, other)] == ["`gamma` has the default 0.95"]
@@ -110,7 +111,7 @@ def test_5_the_rule_can_fail() -> None:
 
 
 def test_5_a_group_of_options() -> None:
-    found = {part.name: part for part in declarations() if part.slot == "advantage"}
+    found = {part.name: part for part in declared() if part.slot == "advantage"}
     options = {option.name: option for option in found["dr_mas"].options}
     assert options["by"].default == "('group', 'agent')"
     assert options["ddof"].parameter == "peers" and options["penalty"].parameter == "penalty"

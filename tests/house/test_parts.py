@@ -12,18 +12,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from palaestra.catalogue import Declaration, Option, System, declarations, systems
+from palaestra.catalogue import Declaration, Option, System, systems
 from tests.golden_cases import golden_cases
 from tests.house.source_text import PACKAGE, ROOT, package_files, tree
+from tests.registered import declared
 
 FORMULAS = ("advantage", "weights", "loss", "regularizer")
 AFTER_ANY = {("advantage", "center"), ("advantage", "clip_advantage"), ("advantage", "whiten"), ("weights", "ones")}
-PARTS = declarations()
-KNOWN = {(part.slot, part.name) for part in PARTS}
+
+
+def known() -> set[tuple[str, str]]:
+    return {(part.slot, part.name) for part in declared()}
 
 
 def test_parts_are_found() -> None:
-    assert {part.slot for part in PARTS} >= {"environment", "policy", "advantage", "loss", "optimizer"}
+    assert {part.slot for part in declared()} >= {"environment", "policy", "advantage", "loss", "optimizer"}
 
 
 # ---- numbers and descriptions -----------------------------------------------------------------------------
@@ -32,7 +35,7 @@ def without_numbers(parts: Iterable[Declaration], cases: Collection[tuple[str, s
 
 
 def test_1_formulas_have_golden_numbers() -> None:
-    missing = without_numbers(PARTS, {(case.slot, case.part) for case in golden_cases()})
+    missing = without_numbers(declared(), {(case.slot, case.part) for case in golden_cases()})
     assert not missing, "add a case with its derivation to the system's golden.yaml, or to tests/golden/"
 
 
@@ -53,8 +56,8 @@ def faults_of(system: System, known: Collection[tuple[str, str]]) -> list[str]:
 
 def test_2_systems_list_what_exists() -> None:
     listed = {(slot, name) for system in systems() for slot, names in system.parts.items() for name in names}
-    assert not unlisted(PARTS, listed), "no system.yaml lists them under `parts`"
-    assert not [fault for system in systems() for fault in faults_of(system, KNOWN)]
+    assert not unlisted(declared(), listed), "no system.yaml lists them under `parts`"
+    assert not [fault for system in systems() for fault in faults_of(system, known())]
 
 
 def without_meaning(part: Declaration) -> list[str]:
@@ -65,14 +68,14 @@ def without_meaning(part: Declaration) -> list[str]:
 
 
 def test_6_every_option_has_a_meaning() -> None:
-    missing = {f"{part.slot}: {part.name}": without_meaning(part) for part in PARTS if without_meaning(part)}
+    missing = {f"{part.slot}: {part.name}": without_meaning(part) for part in declared() if without_meaning(part)}
     assert not missing, "say under `Args:` of the part what they do, one entry for each"
 
 
 def test_6_a_missing_meaning_is_found() -> None:
     texts = {"a": "how many. b: how often.", "b": "", "c": "as in `grpo`.", "d": "steps"}
     options = tuple(Option(name=name, default=None, text=text, parameter=name) for name, text in texts.items())
-    assert without_meaning(replace(PARTS[0], options=options)) == ["b", "d"]
+    assert without_meaning(replace(declared()[0], options=options)) == ["b", "d"]
 
 
 # ---- what may be written is read --------------------------------------------------------------------------
@@ -90,7 +93,8 @@ def unread_parameters(code: ast.AST, parameters: Iterable[str]) -> list[str]:
 
 
 def test_3_every_option_is_read() -> None:
-    unread = {p.target: unread_parameters(source_of(p)[0], (option.parameter for option in p.options)) for p in PARTS}
+    own = {part.target: (source_of(part)[0], {option.parameter for option in part.options}) for part in declared()}
+    unread = {target: unread_parameters(*one) for target, one in own.items()}
     assert not {target: names for target, names in unread.items() if names}
 
 
@@ -146,11 +150,11 @@ def test_4_every_recipe_key_is_read() -> None:
 
 # ---- rule 5 -----------------------------------------------------------------------------------------------
 def test_5_the_rules_can_fail() -> None:
-    some = [part for part in PARTS if part.name in ("grpo", "gigpo", "whiten")]
+    some = [part for part in declared() if part.name in ("grpo", "gigpo", "whiten")]
     assert without_numbers(some, {("advantage", "grpo"), ("advantage", "whiten")}) == ["advantage: gigpo"]
     assert unlisted(some, {("advantage", "grpo")}) == ["advantage: gigpo"]
     gigpo = next(system for system in systems() if system.name == "gigpo")
-    assert faults_of(gigpo, KNOWN - {("advantage", "gigpo")}) == ["gigpo: no advantage is called gigpo"]
+    assert faults_of(gigpo, known() - {("advantage", "gigpo")}) == ["gigpo: no advantage is called gigpo"]
     assert unread_parameters(ast.parse("def f(*, a, b, c):\n    c = 1\n    return a"), "abc") == ["b", "c"]
     found = reads(ast.parse("table.group\nself.rollout.tasks\nrollout.max_turns = 3"))
     assert [is_read("RolloutSettings", key, found) for key in ("group", "tasks", "max_turns")] == [False, True, False]

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from palaestra.catalogue import declarations, systems
+from palaestra.catalogue import systems
 from palaestra.errors import PalaestraError
 from palaestra.recipe import Recipe, load
 from palaestra.recipe.sources import read_layers
 from palaestra.registry import index
 from tests.house.source_text import SYSTEMS, of_systems, overlays, recipes, shown
+from tests.registered import declared
 
 Pair = tuple[str, str]  # slot and name of a part
 
@@ -107,7 +108,7 @@ def left_out(named: Mapping[str, Iterable[str]], recipe: Recipe, system: str) ->
 def test_1_to_4_recipes() -> None:
     loaded, reasons = load_all()
     assert not {shown(path): reason for path, reason in reasons.items()}  # rule 1
-    known = {(part.slot, part.name) for part in declarations()}
+    known = {(part.slot, part.name) for part in declared()}
     assert not unused(known, loaded.values())
     used = {pair for recipe in loaded.values() for pair in pairs_of(recipe)}
     assert set(WITHOUT_RECIPE) <= known - used, "take them off the list"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
 from torch import Tensor
@@ -204,6 +203,8 @@ def test_7_saved(run_setup: RunSetup, tmp_path: Path) -> None:
     assert all(p.requires_grad for p in again.module.parameters()) and len(
         list(own_weights(again.adapter).parameters())
     )
+    import peft
+
     base = run_setup.policies["base"]
     base.save(str(tmp_path / "base"))
     theirs = peft.PeftModel.from_pretrained(load_causal_lm(tmp_path / "base"), tmp_path / "adapter")
@@ -285,6 +286,8 @@ def test_9_from_several_threads(run_setup: RunSetup) -> None:
 
 
 def test_8_more_than_low_rank(run_setup: RunSetup, tmp_path: Path) -> None:
+    import peft
+
     base = run_setup.policies["base"]
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", use_dora=True)
     peft.get_peft_model(sharing(base.model), config).save_pretrained(tmp_path)

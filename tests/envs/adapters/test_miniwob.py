@@ -32,9 +32,10 @@ from palaestra.envs.adapters.miniwob.reading import color_name
 from palaestra.envs.adapters.miniwob.world import MiniWoB
 from palaestra.errors import ContractError, EpisodeFailure, MissingExtra, RecipeError
 from palaestra.testing import check_environment
+from tests.extras import needs
 from tests.messages import told
 
-pytest.importorskip("miniwob")
+pytestmark = needs("miniwob")
 USER = "user"
 WITHOUT_RULES = (
     "click-checkboxes-soft",

@@ -20,9 +20,10 @@ from palaestra.envs.adapters.openenv.world import AGENT, OpenEnv
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData, PalaestraError, RecipeError, UnknownName
 from palaestra.registry import part
 from palaestra.testing import check_environment
+from tests.extras import needs
 from tests.messages import told
 
-pytest.importorskip("openenv.core")
+pytestmark = needs("openenv")
 
 SOURCE = '''
 import random

@@ -9,9 +9,10 @@ import pytest
 
 from palaestra.envs.adapters.openspiel.tables import cross_play, cycles, uniform
 from palaestra.errors import InvalidData
+from tests.extras import needs
 from tests.messages import told
 
-pytest.importorskip("pyspiel")
+pytestmark = needs("pyspiel")
 RPS = "turn_based_simultaneous_game(game=matrix_rps())"
 
 

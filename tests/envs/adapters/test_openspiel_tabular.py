@@ -15,15 +15,16 @@ import torch
 
 from palaestra.data import Action, RunSetup
 from palaestra.data.protocols import Sampling
+from palaestra.envs.adapters.openspiel.tables import average, nash_conv, places, uniform
 from palaestra.envs.adapters.openspiel.tabular import tabular
+from palaestra.envs.adapters.openspiel.world import OpenSpiel
 from palaestra.errors import InvalidData
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
+from tests.extras import needs
 from tests.messages import told
 
-pytest.importorskip("pyspiel")
-from palaestra.envs.adapters.openspiel.tables import average, nash_conv, places, uniform
-from palaestra.envs.adapters.openspiel.world import OpenSpiel  # needs the package above
+pytestmark = needs("pyspiel")
 
 PASS, BET = 0, 1
 

@@ -21,9 +21,9 @@ from palaestra.envs.adapters.scienceworld import server as scienceworld_server
 from palaestra.envs.adapters.scienceworld.world import AGENT, ScienceWorld
 from palaestra.errors import MissingExtra, RecipeError, UnknownName
 from palaestra.testing import check_environment
+from tests.extras import needs
 
-pytest.importorskip("scienceworld")
-pytestmark = pytest.mark.skipif(scienceworld_server.java() is None, reason="no Java")
+pytestmark = [needs("scienceworld"), pytest.mark.skipif(scienceworld_server.java() is None, reason="no Java")]
 
 SHORT = {"kinds": ("lifespan-longest-lived",), "max_turns": 4}
 

@@ -35,8 +35,9 @@ from palaestra.envs.adapters.textarena.games import RULES
 from palaestra.envs.adapters.textarena.world import TextArena
 from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName
 from palaestra.testing import check_environment
+from tests.extras import needs
 
-pytest.importorskip("textarena")
+pytestmark = needs("textarena")
 BOARD = "TicTacToe-v0"
 TASK = Task(env="textarena", seed=4)
 RANDOM_PLAY = (

@@ -19,8 +19,9 @@ from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.adapters.verifiers.world import Verifiers
 from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError, UnknownName
 from palaestra.testing import check_environment
+from tests.extras import needs
 
-pytest.importorskip("verifiers.v1")
+pytestmark = needs("verifiers")
 
 SUMS = """
 import verifiers.v1 as vf

@@ -80,7 +80,7 @@ def started(**options):
     [
         {"style": "fenced"},
         {"style": "json", "score": "fraction", "noise": 0.2},
-        {"kind": "repository"},
+        pytest.param({"kind": "repository"}, marks=pytest.mark.slow),
         {"kind": "repository", "style": "tagged", "paraphrased": True, "wrong": 0.5},
     ],
 )

@@ -76,7 +76,7 @@ def proves(start, tactics):
 
 @pytest.mark.parametrize("options", [{}, {"symbols": "words", "noise": 0.2}, {"symbols": "renamed", "composed": True}])
 def test_1_contract(options):
-    check_environment(Prover(**options), make=lambda: Prover(**options), episodes=4)
+    check_environment(Prover(**options), make=lambda: Prover(**options), episodes=2)
 
 
 # ---- formulas ---------------------------------------------------------------------------------------------

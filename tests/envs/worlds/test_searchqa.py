@@ -30,9 +30,10 @@ from palaestra.envs.worlds.searchqa.questions import ask
 from palaestra.envs.worlds.searchqa.world import SearchQA
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.extras import needs
 from tests.messages import told
 
-pytest.importorskip("bm25s")
+pytestmark = needs("bm25s")
 PLAYER = "player"
 
 

@@ -13,8 +13,9 @@ from palaestra.envs.worlds.webforms.html import page, write_page
 from palaestra.envs.worlds.webforms.play import look
 from palaestra.envs.worlds.webforms.sites import KINDS, asked
 from palaestra.envs.worlds.webforms.world import WebForms
+from tests.extras import needs
 
-pytest.importorskip("selenium")
+pytestmark = needs("selenium")
 USER = "user"
 TELL = "arguments[arguments.length - 1](palaestraState());"
 ROWS = 99  # all in view: a browser scrolls on its own

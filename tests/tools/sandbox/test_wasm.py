@@ -11,8 +11,9 @@ import pytest
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox import Threat, WasmSandbox
+from tests.extras import needs
 
-pytest.importorskip("wasmtime")
+pytestmark = needs("wasmtime")
 
 IMPORTS = """
  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))

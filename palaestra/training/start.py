@@ -14,7 +14,6 @@ from palaestra.bound import BoundPart
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
-from palaestra.errors import PalaestraError
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
@@ -99,13 +98,11 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         refuse_different(dict(trainer.state.modules), ranks)
         try:
             trainer.run()
-        except PalaestraError:  # a run that is stopped leaves a report, too
-            if ranks.main:
+        finally:  # a run that is stopped leaves a report, too
+            if ranks.main and trainer.log.last_evaluation:
                 write_report(folder)
-            raise
     if not ranks.main:
         return ""
-    write_report(folder)
     line = closing_line(folder, trainer.panel)
     if trainer.counters[UPDATES]:
         return line

@@ -5,6 +5,8 @@
    are not trained are no signal.
 3. A loss that learns without advantages is not stopped.
 4. A resumed run goes on counting; a checkpoint from before has nothing to go on from.
+5. The message says whether the policy was better before and whether its acts can be read. The run leaves a report and
+   the episodes of its last iteration.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from torch import Tensor
 from palaestra.data import StepTable
 from palaestra.errors import NoSignal
 from palaestra.recipe import load
+from palaestra.store.episodes import EpisodeLog
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.checkpoint import STATE
 from palaestra.training.loop import Trainer
+from palaestra.training.monitor import Guard
 from palaestra.training.start import train
 
 HERE = str(Path(__file__).resolve())
@@ -72,7 +76,7 @@ def steps(folder: Path) -> int:
 def test_1_regularizers_are_no_signal(run: Run, tmp_path: Path, regularizers: list[Any]) -> None:
     with pytest.raises(NoSignal, match="3 iterations in a row"):
         run("a", {"regularizers": regularizers})
-    assert steps(tmp_path / "a") == 2
+    assert steps(tmp_path / "a") == 3
 
 
 @pytest.mark.parametrize("other", [{"policy": "main", "frozen": True}, {"policy": "two"}, {"policy": "main"}])
@@ -115,4 +119,34 @@ def test_4_resumed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kn
         place.write_text(json.dumps(content))
     with pytest.raises(NoSignal, match="3 iterations in a row"):
         run("a", resume=True)
-    assert steps(tmp_path / "a") == (2 if known else 4)
+    assert steps(tmp_path / "a") == (3 if known else 5)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "unreadable", "said"),
+    [
+        ([0.4, 0.6, 0.1, 0.0], 1.0, ["100 % of the acts", "0.600 in iteration 2", "a lower `optimizer.lr`"]),
+        ([0.0, 0.0, 0.0, 0.0], 0.9, ["90 % of the acts"]),
+        ([0.4, 0.4, 0.4, 0.4], 0.2, []),
+    ],
+)
+def test_5_what_is_said(outcomes: list[float], unreadable: float, said: list[str]) -> None:
+    guard = Guard(load([SETUP]).settings.training)
+    first, *others = [{"outcome/mean": x, "invalid/mean": unreadable, "advantage/nonzero": 0.0} for x in outcomes]
+    guard.learned(first, True, number=1)
+    resumed = Guard(load([SETUP]).settings.training)
+    resumed.load_state_dict(guard.state_dict())
+    with pytest.raises(NoSignal) as caught:
+        for number, metrics in enumerate(others, start=2):
+            resumed.learned(metrics, False, number=number)
+    text = str(caught.value)
+    assert all(words in text for words in said)
+    every = ("could not be read", "Later updates spoiled it", "`optimizer.lr`")
+    assert [words in text for words in every] == [unreadable > 0.5, len(said) == 3, len(said) == 3]
+
+
+def test_5_what_is_left(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(NoSignal):
+        run("a")
+    assert (tmp_path / "a" / "report.html").exists()
+    assert [(step, name) for step, name, _ in EpisodeLog(tmp_path / "a").read()][-1] == (3, "train")

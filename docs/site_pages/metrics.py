@@ -24,7 +24,9 @@ def metrics_tables() -> str:
         text = [section["text"]] if "text" in section else []
         pieces += [f"## {section['title']}", *text, table(HEADER, rows)]
     own = [(code(name), ", ".join(map(_method, methods))) for name, methods in METRICS["of_systems"].items()]
-    return "\n\n".join([*pieces, "## Names of single methods", METRICS["text_of_systems"], table(("name", "method"), own)])
+    return "\n\n".join(
+        [*pieces, "## Names of single methods", METRICS["text_of_systems"], table(("name", "method"), own)]
+    )
 
 
 def _method(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import typer.main
 from mkdocs.structure.files import File, Files
-from site_pages import curves, flow, games
+from site_pages import curves, flow, games, metrics
 from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page, system_page
 from site_pages.keys import keys_page
@@ -39,7 +39,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **context: Any) -> str:
     """Called by MkDocs for every page: fills in the tables that stand inside of a written page."""
-    return markdown.replace(games.MARK, games.games_tables(ROOT)) if games.MARK in markdown else markdown
+    if games.MARK in markdown:
+        return markdown.replace(games.MARK, games.games_tables(ROOT))
+    return markdown.replace(metrics.MARK, metrics.metrics_tables())
 
 
 def pages(root: Path, command: Any) -> dict[str, str]:

@@ -349,23 +349,22 @@ class Updater:
         for key, value in shown.items():
             counted = shares.policy_mean > 0
             metrics[key] += float(torch.where(counted, shares.policy_mean * value.detach(), 0.0).sum())
-        metrics["loss"] += float(loss.detach())
+        metrics["policy/loss"] += float(loss.detach())
         return loss, per_token
 
     def _finish(self, metrics: dict[str, float]) -> dict[str, float]:
         rate = self.optimizer.lr
-        norm = float(self.optimizer.step())
-        finite = np.isfinite(norm) and np.isfinite(metrics["loss"])
+        norm, loss = float(self.optimizer.step()), metrics["policy/loss"]
+        finite = np.isfinite(norm) and np.isfinite(loss)
         self.spoiled = 0 if finite else self.spoiled + 1
         if self.spoiled >= PATIENCE:
             raise PalaestraError(
                 where=f"policy {self.policy.name}",
-                what=f"{PATIENCE} updates in a row had no finite gradient (loss {metrics['loss']}, norm {norm}).",
+                what=f"{PATIENCE} updates in a row had no finite gradient (loss {loss}, norm {norm}).",
                 remedy="Lower optimizer.adamw.lr, clip the gradient, or check the rewards. The weights are those after "
                 "the last update with a finite gradient.",
             )
-        out = {f"policy/{key}" if key == "loss" else key: value for key, value in metrics.items()}
-        out |= self.optimizer.metrics
+        out = metrics | dict(self.optimizer.metrics)
         return out | {"policy/grad_norm": norm, "policy/lr": rate, "policy/skipped": 0.0 if finite else 1.0}
 
 

@@ -5,6 +5,8 @@ are kept and taken in the same way; (4) an exported policy is read on the CPU, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,11 +34,21 @@ def assert_same(one: Path, other: Path) -> None:
     assert weights(one) == weights(other)
 
 
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the run of this name on another device; it is made once, and only read."""
+
+    @cache
+    def run(name: str) -> Path:
+        with FakeDevice() as device:
+            return played(name, tmp_path_factory.mktemp("there") / name, f"device={device}")
+
+    return run
+
+
 @pytest.mark.parametrize("name", list(RUNS))
-def test_1_a_run_is_the_same_on_another_device(name: str, tmp_path: Path) -> None:
-    with FakeDevice() as device:
-        there = played(name, tmp_path / "there", f"device={device}")
-    assert_same(played(name, tmp_path / "here"), there)
+def test_1_a_run_is_the_same_on_another_device(name: str, there: Callable[[str], Path], tmp_path: Path) -> None:
+    assert_same(played(name, tmp_path / "here"), there(name))
 
 
 @pytest.mark.parametrize("first", [pytest.param("cpu", marks=pytest.mark.slow), "device"])
@@ -73,10 +85,8 @@ def test_3_clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "policy"), [("language", "main"), ("adapters", "one"), ("mlp", "main")])
-def test_4_export(name: str, policy: str, tmp_path: Path) -> None:
-    with FakeDevice() as device:
-        folder = played(name, tmp_path / "run", f"device={device}")
-    export.run(folder=str(folder), out=str(tmp_path / "out"), policy=policy, checkpoint=None)  # the device is gone
+def test_4_export(name: str, policy: str, there: Callable[[str], Path], tmp_path: Path) -> None:
+    export.run(folder=str(there(name)), out=str(tmp_path / "out"), policy=policy, checkpoint=None)  # the device is gone
     assert any((tmp_path / "out").glob("*.safetensors"))
 
 

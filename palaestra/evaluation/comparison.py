@@ -165,8 +165,8 @@ class Comparison:
             lines.append(f"The smallest arm has {fewest} seeds: a bootstrap interval of so few is too narrow.")
         spent = {arm.name: float(np.mean(list(arm.updates.values()))) for arm in self.arms if arm.updates}
         if spent and max(spent.values()) > 1.01 * min(spent.values()):
-            each = ", ".join(f"{name} {count:g}" for name, count in spent.items())
-            lines.append(f"The arms did not spend the same number of updates: {each}.")
+            each = ", ".join(f"{name} {count:.0f}" for name, count in spent.items())
+            lines.append(f"The arms did not make the same number of updates up to this budget: {each}.")
         if len(self.differences) > 1:
             lines.append(f"{len(self.differences)} arms are compared with one reference, without correction for it.")
         return lines

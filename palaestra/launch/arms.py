@@ -47,7 +47,7 @@ def run_all(runs: Sequence[ArmRun], *, parallel: int, say: Callable[[str], None]
     """Run those that are not complete, `parallel` at a time.
 
     Args:
-        say: gets a line when a run has ended.
+        say: gets a line when a run begins and when it has ended.
 
     Raises: PalaestraError, with the output of the first run that failed; the others are stopped.
     """
@@ -58,6 +58,7 @@ def run_all(runs: Sequence[ArmRun], *, parallel: int, say: Callable[[str], None]
         while waiting or going:
             while waiting and len(going) < parallel:
                 run = waiting.pop(0)
+                say(f"{run.arm}, seed {run.seed}: begins in {run.folder}")
                 process = subprocess.Popen(
                     run.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
                 )

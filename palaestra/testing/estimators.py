@@ -120,7 +120,8 @@ def _check_padding(check: _Check, first: list[Tensor], table: StepTable) -> None
     rows = torch.arange(len(extra), len(index))
     check.same(first, _taken(found, padded, rows), table, "5", "rows of weight 0 change the others")
     if bool((_taken(found, padded, torch.arange(len(extra)))[0] != 0).any()):
-        check.broken("5", "a row of weight 0 has an advantage")
+        what = "a row of weight 0 is padding, and it has an advantage"
+        check.broken("5", what, remedy="Multiply the result by `(table.row_weight > 0)`.")
 
 
 def _check_lone_members(check: _Check, table: StepTable) -> None:

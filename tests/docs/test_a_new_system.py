@@ -32,7 +32,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, root / path.name)
     for name, text in FILES.items():
-        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
         (root / name).write_text(text, encoding="utf-8")
     return root
 
@@ -48,6 +48,7 @@ def run(tree: Path, *words: str) -> str:
 
 def test_1_it_is_listed(tree: Path) -> None:
     assert "palaestra train signs" in run(tree, "palaestra", "methods", "signs")
+    assert "signs: not run yet" in run(tree, "benchmarks.studies", "--show", "signs")
 
 
 def test_1_it_trains(tree: Path) -> None:
@@ -67,7 +68,6 @@ def test_1_it_passes_the_tests_of_every_system(tree: Path) -> None:
 
 
 def test_2_nothing_else_changes() -> None:
-    assert {str(Path(name).parent) for name in FILES} == {FOLDER}
-    assert {Path(name).name for name in FILES} == {
-        "system.yaml", "__init__.py", "method.yaml", "recipe.yaml", "golden.yaml", "test_signs.py"
+    assert {str(Path(name).relative_to(FOLDER)) for name in FILES} == {
+        "system.yaml", "__init__.py", "method.yaml", "recipe.yaml", "golden.yaml", "test_signs.py", "studies/signs.yaml"
     }  # fmt: skip

@@ -21,7 +21,9 @@ from palaestra.training.loop import Trainer
 from tests.fake_device import FakeDevice
 from tests.training.devices import RUNS, log, newest, played
 
+EVERY = ("training.checkpoint_every=1", "training.iterations=2")
 STOPPED = ["language", "gru", "adapters", "implicit", "progress", "archer", "muon"]
+Run = Callable[[str], Path]
 
 
 def weights(folder: Path) -> dict[str, bytes]:
@@ -35,27 +37,34 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The folder of the run of this name on the CPU; it is made once, and only read."""
+    return cache(lambda name: played(name, tmp_path_factory.mktemp("here") / name, *EVERY))
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The folder of the run of this name on another device; it is made once, and only read."""
 
     @cache
     def run(name: str) -> Path:
         with FakeDevice() as device:
-            return played(name, tmp_path_factory.mktemp("there") / name, f"device={device}")
+            return played(name, tmp_path_factory.mktemp("there") / name, *EVERY, f"device={device}")
 
     return run
 
 
 @pytest.mark.parametrize("name", list(RUNS))
-def test_1_a_run_is_the_same_on_another_device(name: str, there: Callable[[str], Path], tmp_path: Path) -> None:
-    assert_same(played(name, tmp_path / "here"), there(name))
+def test_1_a_run_is_the_same_on_another_device(name: str, here: Run, there: Run) -> None:
+    assert_same(here(name), there(name))
 
 
 @pytest.mark.parametrize("first", [pytest.param("cpu", marks=pytest.mark.slow), "device"])
 @pytest.mark.parametrize("name", STOPPED)
-def test_2_resume_on_another_device(name: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = ("training.checkpoint_every=1", "training.iterations=2")
-    whole, plain = played(name, tmp_path / "whole", *every), Trainer.iterate
+def test_2_resume_on_another_device(
+    name: str, first: str, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, plain = here(name), Trainer.iterate
 
     def stops(self: Trainer) -> dict[str, float]:
         if self.step == 1:
@@ -66,10 +75,10 @@ def test_2_resume_on_another_device(name: str, first: str, tmp_path: Path, monke
         one, other = ("cpu", device) if first == "cpu" else (device, "cpu")
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(Trainer, "iterate", stops)
-            played(name, tmp_path / "parts", *every, f"device={one}")
+            played(name, tmp_path / "parts", *EVERY, f"device={one}")
         for path in newest(tmp_path / "parts").glob("*.pt"):
             torch.load(path, weights_only=True)  # without the device
-        played(name, tmp_path / "parts", *every, f"device={other}", resume=True)
+        played(name, tmp_path / "parts", *EVERY, f"device={other}", resume=True)
     assert_same(whole, tmp_path / "parts")
 
 
@@ -85,7 +94,7 @@ def test_3_clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "policy"), [("language", "main"), ("adapters", "one"), ("mlp", "main")])
-def test_4_export(name: str, policy: str, there: Callable[[str], Path], tmp_path: Path) -> None:
+def test_4_export(name: str, policy: str, there: Run, tmp_path: Path) -> None:
     export.run(folder=str(there(name)), out=str(tmp_path / "out"), policy=policy, checkpoint=None)  # the device is gone
     assert any((tmp_path / "out").glob("*.safetensors"))
 

@@ -44,7 +44,7 @@ install: $(CORE)
 develop: $(DEV)
 
 quickstart: $(CORE)
-	@$(BIN)/palaestra train quickstart.yaml
+	@$(BIN)/palaestra train quickstart.yaml --overwrite
 
 test: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"

@@ -25,6 +25,7 @@ def run(*, folder: str) -> None:
                 where=str(place / name), what="this file exists.", remedy="Name another folder, or remove the file."
             )
     for name, what in FILES.items():
-        write_atomic(place / name, (root / EXAMPLE / name).read_text(encoding="utf-8"))
+        text = (root / EXAMPLE / name).read_text(encoding="utf-8")
+        write_atomic(place / name, text.replace(f"name: {EXAMPLE}\n", f"name: {place.resolve().name}\n"))
         print(f"{place / name}  {what}")
     print(f"\nTrain it: palaestra train {place / COMPLETE}")

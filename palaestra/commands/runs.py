@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from palaestra.data import RunSetup
 from palaestra.errors import RunFolderError
 from palaestra.recipe import Recipe, is_recipe, load, split_arguments
 from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.lines import STEP
+from palaestra.store.metrics import read
 from palaestra.training.checkpoint import load_policy
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
@@ -75,6 +78,12 @@ def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> 
     Raises: RunFolderError, if there is no such checkpoint.
     """
     place = checkpoint_of(folder, checkpoint)
+    if checkpoint is None:
+        step = folder.checkpoint_steps()[-1]
+        reached = max((line[STEP] for line in read(folder.path)), default=step)
+        if reached > step:
+            note = f"{folder.path}: iteration {step}, its newest checkpoint; the run came to iteration {reached}"
+            print(note, file=sys.stderr)
     for name, policy in setup.policies.items():
         if policy.module is not None:
             load_policy(place, name, policy)

@@ -114,6 +114,8 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     if "/" not in name:
         names |= {other.partition("/")[0]: other.partition("/")[0] for other in known if other.endswith(f"/{COMPLETE}")}
     moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
+    if path.stem == Path(COMPLETE).stem:  # the name of every system's file says nothing
+        moved = [path.name] if Path(path.name).is_file() else []
     raise UnknownName(
         where=path.as_posix(),
         what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe file has this path or name.",

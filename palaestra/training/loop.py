@@ -12,6 +12,7 @@ from pathlib import Path
 
 from palaestra.data import Batch, Iteration, RunSetup, StepTable, Trajectory, derive, rows_of
 from palaestra.data.protocols import Experience, StatefulPart
+from palaestra.errors import NoSignal
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
@@ -90,6 +91,7 @@ class Trainer:
         self.log, self.episodes = MetricsLog(self.folder), EpisodeLog(self.folder)
         self.guard = self.state.guard = Guard(self.settings.training)
         self.state.panel = self.panel
+        self.shaped = any(part.name != "environment" for part in self.settings.reward)
         self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
 
     def run(self) -> None:
@@ -117,14 +119,11 @@ class Trainer:
         batch.kept = self.guard.finished(batch.kept)
         several = self.settings.several_updates
         prepare(batch, self.stages, iteration, several_updates=several, strict=self.settings.strict)
-        metrics = measure(batch, self.setup.policies, self.setup.team) | batch.metrics
+        metrics = measure(batch, self.setup.policies, self.setup.team, shaped=self.shaped) | batch.metrics
         updated: dict[str, float] = {}
         for learner in self.learners.values():
             updated |= learner.update(batch, iteration)
         metrics |= self.experience.publish(batch, self.step)
-        if all(learner.ready for learner in self.learners.values()):
-            signal = any(learner.has_signal(batch, iteration) for learner in self.learners.values())
-            self.guard.learned(batch, signal)
         for line in self.teamwork.check(metrics):
             self.progress.note(line)
         self.step += 1
@@ -133,6 +132,13 @@ class Trainer:
         seconds = {"time/rollout": collected - began, "time/update": time.perf_counter() - collected}
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
+        if all(learner.ready for learner in self.learners.values()):
+            signal = any(learner.has_signal(batch, iteration) for learner in self.learners.values())
+            try:
+                self.guard.learned(metrics, signal, number=self.step)
+            except NoSignal:  # the report shows what the policy did last
+                self.episodes.append(self.step, "train", batch.played[: self.settings.training.save_episodes])
+                raise
         return metrics | updated
 
     def iteration(self) -> Iteration:

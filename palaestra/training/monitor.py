@@ -7,7 +7,7 @@ import functools
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,9 @@ from palaestra.training.settings import RunSettings, TrainingSettings
 
 
 # ---- metrics --------------------------------------------------------------------------------------------
-def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()) -> dict[str, float]:
+def measure(
+    batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = (), *, shaped: bool = False
+) -> dict[str, float]:
     """Metrics of one iteration: rewards, turns, tokens, stop reasons and signal, and those of each of several agents.
 
     Results are means over the episodes that are over. They are left out if no episode is over. If nothing was played,
@@ -40,6 +42,7 @@ def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()
 
     Args:
         roles: the roles that should act.
+        shaped: the recipe has reward parts, so that `reward/shaped`, the mean return that they make, is told as well.
     """
     played = batch.played or batch.kept
     not_failed = [t for t in played if t.stop is not StopReason.ERROR]
@@ -60,9 +63,18 @@ def measure(batch: Batch, policies: Mapping[str, Any], roles: Sequence[str] = ()
         metrics |= signal_metrics(batch.table)
     metrics["selection/kept"] = float((batch.table.row_weight > 0).float().mean())
     metrics |= _weights(batch)
+    if shaped:
+        metrics["reward/shaped"] = _shaped(batch.table)
     metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
     metrics |= _tools(over) | _calls(played)
     return metrics | team_metrics(over, roles) | _versions(not_failed, policies)
+
+
+def _shaped(table: StepTable) -> float:
+    """The mean over trajectories of the return after all reward parts, without padding."""
+    order, last = table.timeline("trajectory")
+    ends = order[last]
+    return float(total_return(table)[ends[table.row_weight[ends] > 0]].mean())
 
 
 def generated(trajectory: Trajectory) -> list[Step]:
@@ -302,6 +314,7 @@ class Teamwork:
 
 
 # ---- guards ---------------------------------------------------------------------------------------------
+LOWER = "  • a lower `optimizer.lr`, or `training.stop_kl`, which ends the updates of an iteration early,\n"
 SOLVED = 0.999  # from this mean outcome on, iterations without signal do not stop the run
 
 
@@ -311,6 +324,7 @@ class Guard:
     def __init__(self, settings: TrainingSettings) -> None:
         self._settings = settings
         self._empty = 0
+        self._best, self._when = 0.0, 0  # the highest mean outcome so far, and its iteration
 
     def finished(self, played: Sequence[Trajectory]) -> list[Trajectory]:
         """The episodes that did not fail and have steps. The update learns from no other.
@@ -331,44 +345,63 @@ class Guard:
             raise NoSignal(where="rollout", what=f"none of {len(played)} episodes has a step.")
         return whole
 
-    def learned(self, batch: Batch, signal: bool) -> None:
-        """Record whether this iteration had a signal, such as an advantage other than 0.
+    def learned(self, metrics: Mapping[str, float], signal: bool, *, number: int) -> None:
+        """Record whether iteration `number` had a signal, such as an advantage other than 0.
+
+        Args:
+            metrics: of the iteration, from `measure`.
 
         Raises: NoSignal, after `training.max_empty` iterations in a row without signal.
         """
+        outcome = metrics.get("outcome/mean", float("nan"))
+        if outcome > self._best:
+            self._best, self._when = outcome, number
         self._empty = 0 if signal else self._empty + 1
         if self._empty < self._settings.max_empty:
             return
-        table = batch.table
-        outcome = float(table["outcome"].nanmean()) if "outcome" in table else float("nan")
         if outcome >= SOLVED:
             return
         times = f"{self._empty} iterations in a row"
-        if "advantage" not in table:
+        if "advantage/nonzero" not in metrics:
             what = f"no learner had anything to learn from (mean outcome {outcome:.3f})."
             raise NoSignal(where=f"learner, {times}", what=what, remedy="Look at what `experience` gives.")
         raise NoSignal(
             where=f"advantage, {times}",
-            what=f"every advantage was 0 (mean outcome {outcome:.3f}): in each group all episodes had the same result.",
+            what=f"every advantage was 0 (mean outcome {outcome:.3f}): in each group all episodes had the same result."
+            + "".join(f" {line}" for line in self._noticed(metrics, outcome)),
             remedy="Do one of these:\n"
-            "  • an easier task or a better warm start, if the outcome is near 0,\n"
+            + (LOWER if self._fell(outcome) else "")
+            + "  • an easier task or a better warm start, if the outcome is near 0,\n"
             "  • a larger `rollout.group` or a higher `rollout.temperature`, if groups are too alike, or\n"
             "  • look at the reward: `palaestra play` shows it step by step.",
         )
 
+    def _fell(self, outcome: float) -> bool:
+        """Whether the policy was much better before."""
+        return self._best > 0.05 and outcome < self._best / 4
+
+    def _noticed(self, metrics: Mapping[str, float], outcome: float) -> Iterator[str]:
+        unreadable = metrics["invalid/mean"]
+        if unreadable > 0.5:
+            yield f"{100 * unreadable:.0f} % of the acts could not be read."
+        if self._fell(outcome):
+            yield f"The mean outcome was {self._best:.3f} in iteration {self._when}. Later updates spoiled it."
+
     def state_dict(self) -> dict[str, Any]:
-        """The number of iterations in a row without signal, as JSON values."""
-        return {"empty": self._empty}
+        """The number of iterations in a row without signal and the best mean outcome, as JSON values."""
+        return {"empty": self._empty, "best": self._best, "when": self._when}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue to count from `state`; a checkpoint of an earlier version lacks the number, which counts as 0."""
+        """Continue to count from `state`; a checkpoint of an earlier version lacks numbers, which count as 0."""
         self._empty = int(state.get("empty", 0))
+        self._best, self._when = float(state.get("best", 0.0)), int(state.get("when", 0))
 
 
 # ---- progress -------------------------------------------------------------------------------------------
 SHOWN = {
     "outcome/mean": "outcome",
     "reward/mean": "reward",
+    "reward/shaped": "shaped",
     "turns/mean": "turns",
     "policy/entropy": "entropy",
     "policy/grad_norm": "gradient",

@@ -14,6 +14,7 @@ from palaestra.bound import BoundPart
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
+from palaestra.errors import PalaestraError
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
 from palaestra.models.devices import run_device
@@ -96,7 +97,12 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
             _warm(trainer, progress)
             _start_learners(trainer)
         refuse_different(dict(trainer.state.modules), ranks)
-        trainer.run()
+        try:
+            trainer.run()
+        except PalaestraError:  # a run that is stopped leaves a report, too
+            if ranks.main:
+                write_report(folder)
+            raise
     if not ranks.main:
         return ""
     write_report(folder)

@@ -102,6 +102,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each worker begins with neighboring tests, which share what a module costs, and then takes from the others."""
+    if config.getoption("dist") != "load":  # another order was asked for
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 # ---- golden numbers ---------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def golden() -> Golden:

@@ -102,8 +102,8 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     known = packaged()
     for place in (folder / path, folder / path / COMPLETE):
         if place.is_file():
-            own = next((name for name, other in known.items() if other == place.resolve()), None)
-            relative = os.path.relpath(place)
+            resolved, relative = place.resolve(), os.path.relpath(place)
+            own = next((name for name, other in known.items() if other == resolved), None)
             return place, own or (place.as_posix() if relative.startswith("..") else Path(relative).as_posix())
     name = path.as_posix().removeprefix(f"{FOLDER}/")
     for candidate in (name, f"{name}/{COMPLETE}"):

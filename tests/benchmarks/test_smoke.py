@@ -84,6 +84,7 @@ def test_1_estimators(smoke: Folder) -> None:
     assert {"table itself", "grpo", "gigpo"} <= set(found["seconds"]) and found["slowest"] > 0
 
 
+@pytest.mark.slow
 def test_1_two_trees(smoke: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     module = smoke.module("two_trees")
     small = replace(module.BENCHMARKS["estimators"], words=("--sizes", "1000", "--repeats", "1"))

@@ -59,8 +59,10 @@ def first_that_loads(choices: Iterable[tuple[Path, ...]]) -> Recipe | str:
 
 
 def near(path: Path, others: Iterable[Path]) -> list[Path]:
-    """`others`, those of the same folder first: a setup of a system is made for its overlay."""
-    return sorted(others, key=lambda other: other.parent != path.parent)
+    """`others`, first those of the same folder, as a setup of a system is made for its overlay, or of its recipe."""
+    beside = path.parent / "recipe.yaml"
+    named = beside.read_text(encoding="utf-8") if beside.exists() else ""
+    return sorted(others, key=lambda other: (other.parent != path.parent, other.name not in named))
 
 
 def load_all() -> tuple[Loaded, dict[Path, str]]:

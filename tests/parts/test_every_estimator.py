@@ -46,15 +46,15 @@ class Bound:
 
 
 def variants(target: Any) -> list[Bound]:
-    """The part as it is, and once for every value of every option that is a choice or a switch."""
+    """The part as it is, and once for every other value of every option that is a choice or a switch."""
     always = NEEDED.get(target.part.name, {})
     found = [Bound(target, **always)]
     for name, option in target.part.options.model_fields.items():
         choices = typing.get_args(option.annotation) if typing.get_origin(option.annotation) is typing.Literal else ()
-        found += [Bound(target, **always, **{name: choice}) for choice in choices if choice != "error"]
         if name == "unit":
-            found += [Bound(target, **always, unit=unit) for unit in ("row", "token")]
-    return found
+            choices = ("row", "token")
+        found += [Bound(target, **always, **{name: choice}) for choice in {*choices} - {"error", option.default}]
+    return sorted(found, key=repr)
 
 
 EVERY = [variant for target in ESTIMATORS for variant in variants(target)]

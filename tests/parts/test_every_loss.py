@@ -33,12 +33,12 @@ MODES = typing.get_args(Aggregation)
 
 
 def variants(target: Any) -> list[Any]:
-    """The part as it is, once for every choice of every option, and with options of `EXTRA`."""
+    """The part as it is, once for every other choice of every option, and with options of `EXTRA`."""
     hints = typing.get_type_hints(inspect.unwrap(target))
     chosen: list[dict[str, Any]] = [{}, *EXTRA.get(target.part.name, [])]
-    for name in target.part.options.model_fields:
+    for name, option in target.part.options.model_fields.items():
         if typing.get_origin(hints[name]) is typing.Literal:
-            chosen += [{name: choice} for choice in typing.get_args(hints[name])]
+            chosen += [{name: choice} for choice in typing.get_args(hints[name]) if choice != option.default]
     return [pytest.param(target, options, id=f"{target.part.name}-{options}") for options in chosen]
 
 

@@ -119,17 +119,17 @@ def test_deaths_and_silences():  # rule 2
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
+    ("command", "start_s", "why"),
     [
-        (("no-such-program",), "FileNotFoundError"),
-        ((sys.executable, "-c", "raise ValueError('no ink')"), "ValueError: no ink"),
-        ((sys.executable, "-c", "print('mcp_server garbage')"), "cannot be used"),
-        ((sys.executable, "-c", "import time; time.sleep(60) # mcp_server"), "not ready within 1 s"),
+        (("no-such-program",), 90, "FileNotFoundError"),
+        ((sys.executable, "-c", "raise ValueError('no ink')"), 90, "ValueError: no ink"),
+        ((sys.executable, "-c", "print('mcp_server garbage')"), 90, "cannot be used"),
+        ((sys.executable, "-c", "import time; time.sleep(60) # mcp_server"), 1, "not ready within 1 s"),
     ],
 )
-def test_servers_that_do_not_start(command, why):  # rule 3
+def test_servers_that_do_not_start(command, start_s, why):  # rule 3
     async def play():
-        connection = Connection(McpServer(command=command, start_s=1))
+        connection = Connection(McpServer(command=command, start_s=start_s))
         with pytest.raises(Unreachable, match=why):
             await connection.tools()
         await connection.close()

@@ -31,12 +31,19 @@ ECHO: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="session")
+def clones(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where warm starts are kept, so that each is made once: that this changes nothing, test_clones.py shows."""
+    return str(tmp_path_factory.mktemp("clones"))
+
+
 @pytest.fixture
-def echo(tmp_path: Path) -> Callable[..., Path]:
+def echo(tmp_path: Path, clones: str) -> Callable[..., Path]:
     """Runs the small recipe with overrides, returns its folder."""
+    small = ECHO | {"warm_start": ECHO["warm_start"] | {"keep": clones}}
 
     def run(name: str, *overrides: str, layers: Mapping[str, Any] | None = None, **options: Any) -> Path:
-        recipe = load([ECHO, *([layers] if layers else [])], [f"run={tmp_path / name}", *overrides])
+        recipe = load([small, *([layers] if layers else [])], [f"run={tmp_path / name}", *overrides])
         train(recipe.settings, recipe=recipe.to_json(), quiet=True, **options)
         return tmp_path / name
 

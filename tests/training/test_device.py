@@ -5,6 +5,8 @@ are kept and taken in the same way; (4) an exported policy is read on the CPU, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ from palaestra.training.loop import Trainer
 from tests.fake_device import FakeDevice
 from tests.training.devices import RUNS, log, newest, played
 
+EVERY = ("training.checkpoint_every=1", "training.iterations=2")
 STOPPED = ["language", "gru", "adapters", "implicit", "progress", "archer", "muon"]
+Run = Callable[[str], Path]
 
 
 def weights(folder: Path) -> dict[str, bytes]:
@@ -32,18 +36,35 @@ def assert_same(one: Path, other: Path) -> None:
     assert weights(one) == weights(other)
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The folder of the run of this name on the CPU; it is made once, and only read."""
+    return cache(lambda name: played(name, tmp_path_factory.mktemp("here") / name, *EVERY))
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The folder of the run of this name on another device; it is made once, and only read."""
+
+    @cache
+    def run(name: str) -> Path:
+        with FakeDevice() as device:
+            return played(name, tmp_path_factory.mktemp("there") / name, *EVERY, f"device={device}")
+
+    return run
+
+
 @pytest.mark.parametrize("name", list(RUNS))
-def test_1_a_run_is_the_same_on_another_device(name: str, tmp_path: Path) -> None:
-    with FakeDevice() as device:
-        there = played(name, tmp_path / "there", f"device={device}")
-    assert_same(played(name, tmp_path / "here"), there)
+def test_1_a_run_is_the_same_on_another_device(name: str, here: Run, there: Run) -> None:
+    assert_same(here(name), there(name))
 
 
 @pytest.mark.parametrize("first", [pytest.param("cpu", marks=pytest.mark.slow), "device"])
 @pytest.mark.parametrize("name", STOPPED)
-def test_2_resume_on_another_device(name: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = ("training.checkpoint_every=1", "training.iterations=2")
-    whole, plain = played(name, tmp_path / "whole", *every), Trainer.iterate
+def test_2_resume_on_another_device(
+    name: str, first: str, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, plain = here(name), Trainer.iterate
 
     def stops(self: Trainer) -> dict[str, float]:
         if self.step == 1:
@@ -54,10 +75,10 @@ def test_2_resume_on_another_device(name: str, first: str, tmp_path: Path, monke
         one, other = ("cpu", device) if first == "cpu" else (device, "cpu")
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(Trainer, "iterate", stops)
-            played(name, tmp_path / "parts", *every, f"device={one}")
+            played(name, tmp_path / "parts", *EVERY, f"device={one}")
         for path in newest(tmp_path / "parts").glob("*.pt"):
             torch.load(path, weights_only=True)  # without the device
-        played(name, tmp_path / "parts", *every, f"device={other}", resume=True)
+        played(name, tmp_path / "parts", *EVERY, f"device={other}", resume=True)
     assert_same(whole, tmp_path / "parts")
 
 
@@ -73,10 +94,8 @@ def test_3_clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "policy"), [("language", "main"), ("adapters", "one"), ("mlp", "main")])
-def test_4_export(name: str, policy: str, tmp_path: Path) -> None:
-    with FakeDevice() as device:
-        folder = played(name, tmp_path / "run", f"device={device}")
-    export.run(folder=str(folder), out=str(tmp_path / "out"), policy=policy, checkpoint=None)  # the device is gone
+def test_4_export(name: str, policy: str, there: Run, tmp_path: Path) -> None:
+    export.run(folder=str(there(name)), out=str(tmp_path / "out"), policy=policy, checkpoint=None)  # the device is gone
     assert any((tmp_path / "out").glob("*.safetensors"))
 
 

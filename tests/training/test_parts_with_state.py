@@ -168,18 +168,18 @@ def test_5_columns_reach_the_estimator(echo: Run) -> None:
     assert [line["advantage/mean"] for line in lines] == [line["counting/column"] for line in lines]
 
 
-@pytest.mark.parametrize("ratio", ["invocation", "trajectory"])
-def test_6_whole_trajectories(echo: Run, ratio: str) -> None:
+def test_6_whole_trajectories(echo: Run) -> None:
     several = ("training.epochs=2", "training.minibatches=3", "training.token_budget=64")
-    whole = echo(ratio, f"loss.ppo_clip.ratio={ratio}", *several, layers={"loss": {"ppo_clip": {}}})
-    token = echo("token", *several)
-    assert curve(whole)[0]["policy/grad_norm"] != curve(token)[0]["policy/grad_norm"]
-    once = [
-        echo(f"{r}-once", f"loss.ppo_clip.ratio={r}", "training.iterations=1", layers={"loss": {"ppo_clip": {}}})
-        for r in ("token", ratio)
-    ]
-    norms = [curve(folder)[0]["policy/grad_norm"] for folder in once]
-    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+    def norm(ratio: str, *overrides: str) -> float:
+        given = (f"loss.ppo_clip.ratio={ratio}", "training.iterations=1", *overrides)
+        folder = echo(f"{ratio}-{len(overrides)}", *given, layers={"loss": {"ppo_clip": {}}})
+        return curve(folder)[0]["policy/grad_norm"]
+
+    by_token, one_update_by_token = norm("token", *several), norm("token")
+    for ratio in ("invocation", "trajectory"):
+        assert norm(ratio, *several) != by_token
+        assert norm(ratio) == pytest.approx(one_update_by_token, rel=1e-4)
 
 
 def test_6_batches_keep_units_together() -> None:

@@ -85,6 +85,7 @@ SIZES = {
     "pettingzoo-spread": 256,
     "pettingzoo-tictactoe": 256,
 }
+SLOW = {"prover-2", "code-2"}
 
 
 def toy(word="text"):
@@ -102,7 +103,7 @@ def test_all_panels_are_known():
 
 
 @pytest.mark.parametrize(
-    "name", [name if name != "prover-2" else pytest.param(name, marks=pytest.mark.slow) for name in SIZES]
+    "name", [name if name not in SLOW else pytest.param(name, marks=pytest.mark.slow) for name in SIZES]
 )
 def test_committed_panels(name):  # rule 1
     tasks, entry = panel(name)

@@ -95,16 +95,19 @@ CODE = {
     Threat.BUSY: "n = 0\nwhile True: n += 1",
     Threat.MEMORY: "x = bytearray(8 << 30)\nx[::4096] = x[::4096]\nprint('ESCAPED')",
     Threat.MEMORY_TOTAL: """
-import os, time
+import os
 ready, done = os.pipe()
+counted, end = os.pipe()
 children = []
 for _ in range(8):
     children.append(os.fork())
     if children[-1] == 0:
+        os.close(end)
         held = bytearray(60 << 20)
         held[::4096] = b"x" * len(held[::4096])
         os.write(done, b"x")
-        time.sleep(3)
+        os.close(done)
+        os.read(counted, 1)  # until the parent has ended
         os._exit(0)
 os.close(done)
 count = 0

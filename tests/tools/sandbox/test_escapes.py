@@ -74,8 +74,8 @@ LIMITS = {
     Threat.ENDLESS: {"timeout_s": 1},
     Threat.BUSY: {"timeout_s": 60, "cpu_s": 1},
     Threat.MEMORY_TOTAL: {"memory_mb": TOTAL - DISK, "timeout_s": 30},
-    Threat.FORK_BOMB: {"timeout_s": 3},
-    Threat.OUTPUT: {"timeout_s": 5},
+    Threat.FORK_BOMB: {"timeout_s": 2},
+    Threat.OUTPUT: {"timeout_s": 3},
 }
 
 

@@ -177,12 +177,9 @@ def test_1_text_games(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_1_curves(smoke: Folder) -> None:
-    module = smoke.module(
-        "curves", RESULTS=smoke.out, IMAGES=smoke.out, PAGE=smoke.out / "page.md", run_all=tiny_runs()
-    )
+    module = smoke.module("curves", RESULTS=smoke.out, run_all=tiny_runs())
     smoke.run(module, "shop", "--seeds", "2", "--runs", str(smoke.out / "runs"))
     assert len(smoke.read("shop.json")["curves"]) == 2
-    assert "[shop](images/curves/shop.png)" in (smoke.out / "page.md").read_text() and (smoke.out / "shop.png").exists()
 
 
 # ---- (1) studies, teams and self-play ------------------------------------------------------------------------

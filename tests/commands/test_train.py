@@ -74,7 +74,7 @@ def test_6_resume_before_the_first_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "evaluate", stops)
         done = palaestra("train", recipe)
-    assert done.code == 130 and "`--resume` goes on" in done.err
+    assert done.code == 130 and "`--resume` continues" in done.err
     assert not Path("runs/small/checkpoints").exists()
     assert palaestra("train", recipe, "--resume").code == 0
     assert palaestra("train", recipe, "run=runs/whole").code == 0

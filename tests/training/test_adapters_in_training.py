@@ -181,7 +181,7 @@ def test_6_export_and_load(team: Run, tmp_path: Path) -> None:
         ("policies.one.policy.adapter.of=two", "policies.one.policy.adapter.of", "the base `base` itself"),
         ("policies.one.policy.adapter.of=one", "policies.one.policy.adapter.of", "the base `one` itself"),
         ("policies.base.trainable=true", "policies.base.trainable", "each of its updates would change"),
-        ("policies.base.policy=random", "policies.one.policy.adapter.of", "no language policy"),
+        ("policies.base.policy=random", "policies.one.policy.adapter.of", "not a language policy"),
     ],
 )
 def test_7_refused(override: str, place: str, fault: str) -> None:

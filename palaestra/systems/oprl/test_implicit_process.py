@@ -261,7 +261,7 @@ def test_7_a_model_from_a_folder(tmp_path: Path) -> None:
     assert bool((part(table_of(played), at(acting, played))["process"] != 0).any())
     larger = RunSetup(seed=0, vector_size=5, action_count=3)
     NetworkPolicy("main", larger, hidden=(8,)).save(str(tmp_path / "larger"))
-    with pytest.raises(CheckpointError, match="reads 5 numbers"):
+    with pytest.raises(CheckpointError, match="vectors of 5 numbers"):
         started(acting, model=str(tmp_path / "larger"))
 
 

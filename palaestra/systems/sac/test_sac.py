@@ -349,7 +349,7 @@ def test_8_refused_recipes(run: Callable[..., Path]) -> None:
         load(["sac/recipe.yaml", SMALL, {"environment": "rooms"}])
     with pytest.raises(RecipeError, match="its acts have no tokens"):
         run("a", layers={"learner": "policy_gradient", "advantage": "reinforce"})
-    with pytest.raises(RecipeError, match="actions are vectors"):
+    with pytest.raises(RecipeError, match="takes vectors as actions"):
         run("b", layers={"policies": {"main": {"policy": "network"}}})
 
 

@@ -144,7 +144,7 @@ def test_4_nothing_is_left(kind: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert len(set(below(os.getpid())) - before) <= 220  # two for each living session, and the servers
     with pytest.raises(PalaestraError, match="the session is closed"):
         sessions[-1].run("n")
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(os.listdir("/proc/self/fd")) <= fds  # fewer, if files of earlier tests were closed meanwhile
     waiting = time.monotonic() + 20
     while list(tmp_path.glob("palaestra-*")) and time.monotonic() < waiting:
         time.sleep(0.05)

@@ -167,13 +167,13 @@ def test_1_held_out(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_1_text_games(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_1_text_games(smoke: Folder) -> None:
     pytest.importorskip("textarena")
     chosen = lambda: ["Nim-v0", "TicTacToe-v0"]  # noqa: E731
     module = smoke.module("text_games", RESULT=smoke.out / "out.json", names=chosen)
     smoke.run(module)
-    assert all(game["same"] for game in smoke.read("out.json").values())
-    assert "| `Nim-v0` |" in capsys.readouterr().out
+    found = smoke.read("out.json")
+    assert len(found) == 2 and all(game["same"] for game in found.values())
 
 
 def test_1_curves(smoke: Folder) -> None:

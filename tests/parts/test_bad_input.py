@@ -52,7 +52,7 @@ def table(**columns: Any) -> StepTable:
 @pytest.mark.parametrize("estimator", COMPARING, ids=lambda e: e.part.name)
 def test_group_of_one(estimator: Any) -> None:  # rule 1
     alone = table(group=["a", "b", "c", "d"])
-    with told(InvalidData, "has two members") as caught:
+    with pytest.raises(InvalidData, match="has two members") as caught:
         estimator(alone, **NEEDED.get(estimator.part.name, {}))
     assert "rollout.group" in str(caught.value) and "reinforce_plus_plus" in str(caught.value)
 

@@ -136,7 +136,7 @@ class Trainer:
             signal = any(learner.has_signal(batch, iteration) for learner in self.learners.values())
             try:
                 self.guard.learned(metrics, signal, number=self.step)
-            except NoSignal:  # the report shows what the policy did last
+            except NoSignal:  # they show what the policy did last
                 self.episodes.append(self.step, "train", batch.played[: self.settings.training.save_episodes])
                 raise
         return metrics | updated

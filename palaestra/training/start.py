@@ -96,13 +96,10 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
             _warm(trainer, progress)
             _start_learners(trainer)
         refuse_different(dict(trainer.state.modules), ranks)
-        try:
-            trainer.run()
-        finally:  # a run that is stopped leaves a report, too
-            if ranks.main and trainer.log.last_evaluation:
-                write_report(folder)
+        trainer.run()
     if not ranks.main:
         return ""
+    write_report(folder)  # last: `compare` takes a run with a report as complete
     line = closing_line(folder, trainer.panel)
     if trainer.counters[UPDATES]:
         return line

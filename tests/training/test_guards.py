@@ -5,8 +5,8 @@
    are not trained are no signal.
 3. A loss that learns without advantages is not stopped.
 4. A resumed run goes on counting; a checkpoint from before has nothing to go on from.
-5. The message says whether the policy was better before and whether its acts can be read. The run leaves a report and
-   the episodes of its last iteration.
+5. The message says whether the policy was better before and whether its acts can be read. The run leaves the
+   episodes of its last iteration, and no report, which says that a run is complete.
 """
 
 from __future__ import annotations
@@ -148,5 +148,5 @@ def test_5_what_is_said(outcomes: list[float], unreadable: float, said: list[str
 def test_5_what_is_left(run: Run, tmp_path: Path) -> None:
     with pytest.raises(NoSignal):
         run("a")
-    assert (tmp_path / "a" / "report.html").exists()
+    assert not (tmp_path / "a" / "report.html").exists()
     assert [(step, name) for step, name, _ in EpisodeLog(tmp_path / "a").read()][-1] == (3, "train")

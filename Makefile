@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,bench
+EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,models,bench
 
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
@@ -18,13 +18,13 @@ CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.
 NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart test test-all pins lint format docs bench clean
+.PHONY: help install develop quickstart model test test-all pins lint format docs bench clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
-	@echo "pins        short runs whose every number is pinned"
+	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
 	@echo "bench       the benchmarks that need no arguments, one after another"
 
 # torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
@@ -46,10 +46,14 @@ develop: $(DEV)
 quickstart: $(CORE)
 	@$(BIN)/palaestra train quickstart.yaml --overwrite
 
-test: $(DEV)
+# SmolLM2-135M-Instruct, in the folder where recipes find it by name. It is fetched once.
+model: $(DEV)
+	@$(BIN)/palaestra model
+
+test: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
 
-test-all: $(DEV)
+test-all: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 
 pins: $(DEV)

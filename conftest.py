@@ -4,7 +4,7 @@
 machine. (3) Shapes in signatures of tables, estimators and losses are checked at run time. (4) `golden` gives
 the hand-derived numbers of `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny
 language policy that has learned nothing. (6) `--write-messages` writes the messages of errors instead of comparing them
-(tests/messages.py).
+(tests/messages.py). (7) `smollm2` is the folder of a pretrained model, which `make model` fetches.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ sys.dont_write_bytecode = False
 
 import torch  # noqa: E402
 
+from palaestra.models.pretrained import SMOLLM2, located  # noqa: E402
 from palaestra.testing import TinyModel  # noqa: E402
 from tests.golden_cases import Golden, golden_cases  # noqa: E402
 from tests.messages import WRITE  # noqa: E402
@@ -75,6 +76,12 @@ def no_network() -> Iterator[None]:
 def tiny() -> TinyModel:
     """A tiny language policy with random weights, the same in every test."""
     return TinyModel()
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> str:
+    """The folder of SmolLM2-135M-Instruct. Without it the test fails, and the message says how to get it."""
+    return located(SMOLLM2)
 
 
 # ---- messages ---------------------------------------------------------------------------------------------

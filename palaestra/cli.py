@@ -181,6 +181,16 @@ def init(
 
 
 @app.command()
+def model(
+    out: Annotated[
+        str | None, typer.Option(help="The folder to write; default: where recipes find it by name.")
+    ] = None,
+) -> None:
+    """Fetch the pretrained model of the examples, SmolLM2-135M-Instruct. It takes half a minute, and only once."""
+    _command("model", out=out)
+
+
+@app.command()
 def doctor() -> None:
     """Show what is installed, what each missing extra would add, the device and the sandbox level."""
     _command("doctor")

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from palaestra.errors import CheckpointError, InvalidData
+from palaestra.models.pretrained import located
 
 
 def make_causal_lm(
@@ -59,26 +60,25 @@ def make_causal_lm(
         return LlamaForCausalLM(config).float().eval()
 
 
-def load_causal_lm(folder: str | Path, *, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
-    """Load the causal language model of a Hugging Face folder on this machine. Nothing is downloaded.
+def load_causal_lm(model: str | Path, *, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
+    """Load a causal language model that is on this machine. Nothing is downloaded.
 
     Args:
-        folder: a folder that `save_pretrained` or `palaestra export` wrote.
+        model: a Hugging Face folder, or a name or id as in `palaestra.models.pretrained.located`.
         dtype: of the weights; None: as they were saved.
 
-    Raises: CheckpointError, if the folder is missing or holds no causal language model.
+    Raises: CheckpointError, if it is not on this machine or is no causal language model.
     """
-    where = f"load_causal_lm({str(folder)!r})"
-    remedy = "Give a folder that `save_pretrained` or `palaestra export` wrote."
-    if not (Path(folder) / "config.json").is_file():
-        fault = "has no config.json" if Path(folder).is_dir() else "is not a folder"
-        raise CheckpointError(where=where, what=f"`{folder}` {fault}.", remedy=remedy)
+    place = located(model)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype="auto" if dtype is None else dtype
+        loaded = AutoModelForCausalLM.from_pretrained(
+            place, local_files_only=True, dtype="auto" if dtype is None else dtype
         )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
         first = str(error).strip().partition("\n")[0]
-        what = f"`{folder}` is not a causal language model: {first}"
-        raise CheckpointError(where=where, what=what, remedy=remedy) from error
-    return model.eval()  # type: ignore[no-any-return]
+        raise CheckpointError(
+            where=f"load_causal_lm({str(model)!r})",
+            what=f"`{place}` is not a causal language model: {first}",
+            remedy="Give a folder that `save_pretrained` or `palaestra export` wrote.",
+        ) from error
+    return loaded.eval()  # type: ignore[no-any-return]

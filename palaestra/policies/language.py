@@ -22,9 +22,16 @@ from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.pretrained import located
 from palaestra.models.sharding import whole
+from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.language_sampler import LanguageSampler
-from palaestra.policies.language_trainer import VALUE_HEAD, LanguageModule, LanguageTrainer, save_language
+from palaestra.policies.language_trainer import (
+    CHUNK_LOGITS,
+    VALUE_HEAD,
+    LanguageModule,
+    LanguageTrainer,
+    save_language,
+)
 from palaestra.registry import PositiveInt, register
 
 
@@ -111,6 +118,14 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
         """The abilities that this policy gives to parts: "tokens" and "transformer", and "critic" with a value head."""
         return frozenset({"tokens", "transformer"} | ({"critic"} if options.get("value_head") else set()))
+
+    @staticmethod
+    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of a policy with a pretrained model; None for a model that is made on the spot."""
+        if options.get("model") is None:
+            return None
+        model = size_of(options["model"])
+        return PolicySize(model=model, trained=model.parameters, whole=True, chunk=CHUNK_LOGITS)
 
     def clone(self) -> LanguagePolicy:
         """A copy of the policy with its own weights and without an engine."""

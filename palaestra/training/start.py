@@ -24,6 +24,7 @@ from palaestra.store.metrics import UPDATES, MetricsLog
 from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import RunState
 from palaestra.training.loop import Trainer
+from palaestra.training.memory import refuse_what_cannot_fit
 from palaestra.training.monitor import Panel, Progress
 from palaestra.training.parallel import (
     SharedRunner,
@@ -60,6 +61,7 @@ def train(
     """
     settings = settings.model_copy(update={"device": device_of_rank(settings.device)})
     run_device(settings.device)  # refuses a wrong device before a folder is made
+    refuse_what_cannot_fit(settings)
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"

@@ -66,9 +66,9 @@ def size_of(model: str) -> ModelSize:
     with torch.device("meta"):
         empty: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     text = config.get_text_config()
+    said = text.to_dict()  # some configurations leave out what follows from other values
     heads = text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // heads
-    groups = getattr(text, "num_key_value_heads", None) or heads
+    width, groups = said.get("head_dim") or text.hidden_size // heads, said.get("num_key_value_heads") or heads
     output = empty.get_output_embeddings()
     return ModelSize(
         parameters=sum(p.numel() for p in empty.parameters()),

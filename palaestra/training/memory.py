@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from palaestra.errors import RecipeError
-from palaestra.models.devices import free_bytes
+from palaestra.models.devices import free_bytes, run_device
 from palaestra.models.sizes import PolicySize
 from palaestra.registry import declared
 from palaestra.training.settings import RunSettings
@@ -100,7 +100,11 @@ def cache_lines(settings: RunSettings) -> list[str]:
 
 
 def refuse_what_cannot_fit(settings: RunSettings) -> None:
-    """Raises: RecipeError, with the numbers, if the models of a recipe need more memory than is free."""
+    """Refuse a device that cannot be used, and pretrained models that need more memory than it has.
+
+    Raises: RecipeError, with the numbers.
+    """
+    run_device(settings.device)
     rows = needs_of(settings)
     free = free_bytes(settings.device) if rows else None
     total = sum(row.size for row in rows)

@@ -137,7 +137,8 @@ import resource, torch
 from palaestra.models import load_causal_lm
 torch.set_num_threads(1)
 model = load_causal_lm({model!r})
-read = lambda rows: model.base_model(input_ids=torch.zeros(rows, 128, dtype=torch.long), use_cache=False).last_hidden_state
+def read(rows):
+    return model.base_model(input_ids=torch.zeros(rows, 128, dtype=torch.long), use_cache=False).last_hidden_state
 read(1).sum().backward()  # now all weights and gradients are in memory
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 read({rows}).sum().backward()

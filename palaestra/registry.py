@@ -29,6 +29,8 @@ from palaestra.options import (
     Columns,
     Degrees,
     Discount,
+    File,
+    Files,
     Fraction,
     NonNegative,
     OptionGroup,
@@ -55,6 +57,8 @@ __all__ = [  # without constants; import the names of `palaestra.options` from h
     "Columns",
     "Degrees",
     "Discount",
+    "File",
+    "Files",
     "Fraction",
     "NonNegative",
     "OptionGroup",
@@ -79,6 +83,7 @@ WRITTEN = "Write `module:attribute`, or `path/to/file.py:attribute` from the rec
 
 SLOTS: dict[str, str] = {
     "environment": "where agents act: tasks, observations, rewards",
+    "verifier": "what a reply is worth, for the environment `dataset`",
     "policy": "what maps observations to actions",
     "context": "how a history becomes prompt tokens",
     "engine": "what generates the responses of language policies",

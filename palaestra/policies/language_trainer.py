@@ -19,6 +19,7 @@ from palaestra.data.protocols import Policy, PolicyOutputs
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading
 from palaestra.models.devices import device_of
+from palaestra.models.own_head import base_of, is_plain, own_logits
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
@@ -52,6 +53,7 @@ class LanguageModule(nn.Module):
         super().__init__()
         self.name, self.model, self.value = name, model, value
         self.token_outputs, self.critic_gradient = dict(token_outputs), critic_gradient
+        self._plain = is_plain(model)
 
     def forward(
         self, batch: LanguageInputs, outputs: Collection[str], adapter: AdapterModule | None = None
@@ -63,7 +65,7 @@ class LanguageModule(nn.Module):
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
         with reading(batch.lengths), adding(additions):
-            hidden = self.model.base_model(input_ids=batch.ids, use_cache=False).last_hidden_state
+            hidden = base_of(self.model)(input_ids=batch.ids, use_cache=False).last_hidden_state
         rows, places = batch.response
         at = hidden[rows, places]
         wanted = [name for name in self.token_outputs if name in outputs]
@@ -101,9 +103,7 @@ class LanguageModule(nn.Module):
         return token_columns(self.token_outputs, torch.log_softmax(logits, -1), targets, wanted, policy=self.name)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits = self.model.get_output_embeddings()(hidden)
-        cap = getattr(self.model.config, "final_logit_softcapping", None)
-        return logits if not cap else cap * torch.tanh(logits / cap)
+        return self.model.get_output_embeddings()(hidden) if self._plain else own_logits(self.model, hidden)
 
 
 class AdapterModule(nn.Module):

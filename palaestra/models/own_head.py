@@ -27,7 +27,7 @@ class _Output:
 
 
 class _Given(nn.Module):
-    """Stands in for the base model: it returns the given hidden states. So does each of its parts, such as a decoder."""
+    """Stands in for the base model: it returns given hidden states. So does each of its parts, such as a decoder."""
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def base_of(model: Any) -> nn.Module:
 
 
 def own_logits(model: Any, hidden: Tensor) -> Tensor:
-    """The logits (tokens, vocabulary) that the model's own `forward` gives for these last hidden states (tokens, width).
+    """The logits (tokens, vocabulary) that the model's own `forward` gives for last hidden states (tokens, width).
 
     The model does not change: `forward` runs on a shallow copy, whose base model returns `hidden`.
     """

@@ -17,9 +17,11 @@ from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
 from palaestra.data import RunSetup
+from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
+from palaestra.models.packing import enable
 from palaestra.models.pretrained import located
 from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
@@ -33,6 +35,8 @@ from palaestra.policies.language_trainer import (
     save_language,
 )
 from palaestra.registry import PositiveInt, register
+
+PACKED_FROM = 10_000_000  # parameters; smaller models spend more time on calls than they save
 
 
 @register(
@@ -66,6 +70,7 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         value_head: bool = False,
         value_layers: tuple[PositiveInt, ...] = (),
         critic_gradient: bool = True,
+        packing: bool | None = None,
     ) -> None:
         """
         Args:
@@ -82,6 +87,10 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
             value_head: add a critic that learns V at the position of each response token.
             value_layers: widths of the layers in the value head. Usual: none, or (hidden,) without critic_gradient.
             critic_gradient: whether the value loss also trains the model. False: it trains only the value head.
+            packing: read the samples of a batch in one row without padding, and compute equal beginnings once. None:
+                if the model has at least ten million parameters and its architecture allows it.
+
+        Raises: RecipeError, if `packing` is true and the architecture does not allow it.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
@@ -101,6 +110,15 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
             causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
+        causal.to(setup.device)
+        large = sum(p.numel() for p in causal.parameters()) >= PACKED_FROM
+        enabled = packing is not False and (bool(packing) or large) and enable(causal)
+        if packing and not enabled:
+            raise RecipeError(
+                where=f"policies.{name}.policy.language.packing",
+                what=f"{type(causal).__name__} cannot read several sequences in one row.",
+                remedy="Leave it out: batches are then padded.",
+            )
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
         self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer)

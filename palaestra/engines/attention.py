@@ -2,8 +2,9 @@
 
 New tokens of all sessions are packed into one row without padding. Only attention treats sessions separately. Several
 new tokens of a session are attended in pieces that end where a block ends, so a piece has the same shape whoever
-computes it. Tokens that are alone in their piece (decoding) are attended together: a few batched products over ranges of blocks.
-A block that several of these sessions share is read once. No session's numbers depend on which others are in the batch.
+computes it. Tokens that are alone in their piece (decoding) are attended together: a few batched products over ranges
+of blocks. A block that several of these sessions share is read once. No session's numbers depend on which others are
+in the batch.
 """
 
 from __future__ import annotations
@@ -347,9 +348,10 @@ def _gathered(store: BlockStore, layer: int, blocks: Sequence[int]) -> tuple[Ten
         keys.append(_some(arena.keys[layer], which))
         values.append(_some(arena.values[layer], which))
         begin = end
+    # Contiguous, also if it is one block: kernels give other bits for other strides.
     key = torch.cat(keys).permute(1, 0, 3, 2).flatten(1, 2)
     value = torch.cat(values).transpose(0, 1).flatten(1, 2)
-    return key, value
+    return key.contiguous(), value.contiguous()
 
 
 def _append(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scaling: float, softcap: float | None) -> Tensor:

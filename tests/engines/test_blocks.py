@@ -1,9 +1,10 @@
 """What must hold of the memory for keys and values:
 
-1. random sessions with forks, cancelled requests, closed sessions and little memory have the numbers of an uncached pass;
+1. random sessions with forks, cancelled requests, closed sessions and little memory have the numbers of an uncached
+   pass;
 2. the arenas never take more than the limit, and what sessions share counts once;
-3. tokens and log-probabilities are bit for bit the same, whether a beginning was shared or computed, with others or alone,
-   and in any order of arrival;
+3. tokens and log-probabilities are bit for bit the same, whether a beginning was shared or computed, with others or
+   alone, and in any order of arrival;
 4. the oldest request always finishes; a request that can never fit is refused with the numbers;
 5. `publish` and `sleep` free the memory, and sessions go on;
 6. amounts of memory are bytes, a text or a share.

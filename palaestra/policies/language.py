@@ -100,7 +100,8 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
             )
         else:
             model = located(model)
-            causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
+            dtype = "float32" if setup.settings is None else setup.settings.dtype  # so that no other copy is made first
+            causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
         causal.to(setup.device)

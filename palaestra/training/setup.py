@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Context, Engine, Policy, complete
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
+from palaestra.models.precision import set_dtype
 from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
 from palaestra.rollout.programs import demonstration_of, play, roles_of
@@ -84,7 +83,7 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
     for name in sorted(settings.policies, key=lambda name: below[name] is not None):
         setup.policies[name] = policy = _policy(name, settings.policies[name], setup)
         if policy.module is not None:  # before adapters use its weights
-            policy.module.to(dtype=getattr(torch, settings.dtype))
+            set_dtype(policy.module, settings.dtype)
     setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 

@@ -167,9 +167,13 @@ class LanguageTrainer(Policy, Protocol):
 
     def collate(self, rows: Sequence[Row], *, temperature: float) -> LanguageSamples:
         """Make token sequences from rows of this policy, one for each segment, which are packed if the model can."""
+        return collate(rows, temperature=temperature, limit=self.limit, token_cost=self.token_cost)
+
+    @property
+    def token_cost(self) -> float | None:
+        """The cost of a token in a packed row; None, if the model does not read packed rows now."""
         model = self.network.model
-        cost = cost_of_token(model) if is_enabled(model) else None
-        return collate(rows, temperature=temperature, limit=self.limit, token_cost=cost)
+        return cost_of_token(model) if is_enabled(model) else None
 
     def forward(self, samples: LanguageSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
         """Compute outputs for the response tokens of these samples, with gradient.

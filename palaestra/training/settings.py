@@ -149,7 +149,7 @@ class RunSettings(Section):
     seed: int = 0
     run: str | None = None  # run folder; None: runs/<name>
     device: str = "cpu"
-    dtype: Literal["float32", "float64"] = "float32"  # of the policies' weights
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"  # of weights; with bfloat16, updates are in float32
     strict: bool = False  # refuse cases that a default would hide: trajectories without peers, rows that occur twice
     environment: BoundPart
     program: BoundPart = BoundPart(name="play")

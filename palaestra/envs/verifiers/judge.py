@@ -48,10 +48,11 @@ class Judge:
         pattern: regular expression whose first group is the score; the last match in the model's answer counts.
         best: the score that counts as 1. 0 counts as 0, and scores outside are clipped.
         url, key: names of the environment variables that hold the address (ending in /v1) and the key.
-        timeout_s: seconds for one answer. retries: further attempts after time-outs, full queues, lost connections and
-            answers without a score.
+        timeout_s: seconds for one answer.
+        retries: further attempts after time-outs, full queues, lost connections and answers without a score.
         in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
-        temperature: of the judge. Usual: 0. max_tokens: most tokens of its answer.
+        temperature: of the judge. Usual: 0.
+        max_tokens: most tokens of its answer.
 
     Raises: RecipeError, if the address is missing or the pattern cannot be used; MissingExtra, without openai.
     """

@@ -109,7 +109,7 @@ def test_every_verifier_is_tested():
     [
         ({"regex": {"pattern": "("}}, "is no pattern"),
         ({"json_schema": {"fits": {"type": "obj"}}}, "cannot be used"),
-        ({"exact_match": {"normalise": "case"}}, "no option"),
+        ({"exact_match": {"normal": "case"}}, "no option"),
         ({"judge": {"model": "m", "url": "PALAESTRA_NO_SUCH"}}, "PALAESTRA_NO_SUCH is empty"),
     ],
 )

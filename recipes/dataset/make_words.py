@@ -1,4 +1,5 @@
-# make_words.py: writes words.jsonl, lists of words and the same words in reverse order. Equal seeds give equal files.
+# make_words.py: writes lists of words and the same words in reverse order. Equal seeds give equal files.
+import csv
 import json
 import random
 from pathlib import Path
@@ -13,15 +14,20 @@ TEXT = (
 WORDS = TEXT.split()
 
 
-def rows(count: int, seed: int = 0) -> list[dict]:
-    """Different lists of three to five words."""
+def rows(count: int, words: list[str], most: int, seed: int = 0) -> list[dict]:
+    """Different lists of three to `most` words."""
     draw, found = random.Random(seed), {}
     while len(found) < count:
-        words = draw.sample(WORDS, draw.randint(3, 5))
-        found[", ".join(words)] = {"words": ", ".join(words), "answer": ", ".join(reversed(words))}
+        drawn = draw.sample(words, draw.randint(3, most))
+        found[", ".join(drawn)] = {"words": ", ".join(drawn), "answer": ", ".join(reversed(drawn))}
     return list(found.values())
 
 
 if __name__ == "__main__":
-    lines = "".join(json.dumps(row) + "\n" for row in rows(1536))
-    Path(__file__).with_name("words.jsonl").write_text(lines, encoding="utf-8")
+    folder = Path(__file__).parent
+    lines = [json.dumps(row) + "\n" for row in rows(1536, WORDS, most=5)]
+    (folder / "words.jsonl").write_text("".join(lines), encoding="utf-8")
+    with (folder / "short.csv").open("w", newline="", encoding="utf-8") as out:  # for models that are made on the spot
+        writer = csv.DictWriter(out, ["words", "answer"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows(1200, WORDS[:12], most=3))

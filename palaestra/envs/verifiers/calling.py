@@ -185,13 +185,15 @@ def _reward(entry: Written, weight: float, columns: Mapping[str, Any], where: st
     found = part(SLOT, name, where=f"{where}, reward")
     checked = found.check(options or {}, where=f"{where}, reward: {name}")
     short = name.rpartition(":")[2]
-    parameters = inspect.signature(found.target).parameters.values()
+    made = inspect.isclass(found.target)  # a verifier that is a class checks its options when it is made
+    function = found.target(**checked) if made else found.target
+    parameters = inspect.signature(function).parameters.values()
     data = [p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     takes = tuple(p.name for p in data)
     reward = Reward(
         name=f"{short}_reward" if short in RESERVED else short,
-        function=found.target,
-        options=checked,
+        function=function,
+        options={} if made else checked,
         weight=weight,
         convention="trl" if "completions" in takes else "verl" if "solution_str" in takes else "reply",
         takes=takes,

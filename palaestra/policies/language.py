@@ -23,6 +23,7 @@ from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
 from palaestra.models.pretrained import located
+from palaestra.models.recompute import enable_recomputation
 from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
@@ -67,6 +68,7 @@ class LanguagePolicy(Adaptable):
         critic_gradient: bool = True,
         packing: bool | None = None,
         lora: LoraSettings | None = None,
+        recompute: bool = False,
     ) -> None:
         """
         Args:
@@ -88,8 +90,10 @@ class LanguagePolicy(Adaptable):
             lora: train low-rank additions of this `rank`, times `alpha` / `rank`, to the linear layers `targets`
                 (None: all but the output), in place of the model's own weights. Use a learning rate about ten times as
                 high. Checkpoints then hold the additions alone.
+            recompute: compute the layers again in the backward pass. True: much less memory in the update, a third more
+                time.
 
-        Raises: RecipeError, if `packing` is true and the architecture does not allow it.
+        Raises: RecipeError, if `packing` or `recompute` is true and the architecture does not allow it.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
@@ -118,6 +122,12 @@ class LanguagePolicy(Adaptable):
                 where=f"policies.{name}.policy.language.packing",
                 what=f"{type(causal).__name__} cannot read several sequences in one row.",
                 remedy="Leave it out: batches are then padded.",
+            )
+        if recompute and not enable_recomputation(causal):
+            raise RecipeError(
+                where=f"policies.{name}.policy.language.recompute",
+                what=f"{type(causal).__name__} cannot compute its layers again.",
+                remedy="Leave it out, and lower `training.token_budget` if memory runs out.",
             )
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)

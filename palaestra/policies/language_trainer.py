@@ -21,6 +21,7 @@ from palaestra.models.attention import reading
 from palaestra.models.devices import device_of, dtype_of
 from palaestra.models.own_head import base_of, is_plain, own_logits
 from palaestra.models.packing import cost_of_token, is_enabled, read_packed
+from palaestra.models.recompute import recomputing
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
@@ -65,7 +66,7 @@ class LanguageModule(nn.Module):
             adapter: the low-rank additions and the value head to use; None: those of the base.
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
-        with reading(batch.lengths), adding(additions):
+        with reading(batch.lengths), adding(additions), recomputing(self.model):
             if batch.row is None:
                 hidden = base_of(self.model)(input_ids=batch.ids, use_cache=False).last_hidden_state
             else:

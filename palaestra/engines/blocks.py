@@ -107,8 +107,8 @@ class BlockStore:
         return max(self.capacity, self.limit // self.block_bytes)
 
     @property
-    def bytes(self) -> int:
-        """Size of all arenas."""
+    def size(self) -> int:
+        """Bytes of all arenas."""
         return self.capacity * self.block_bytes
 
     # ---- taking and giving --------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class BlockStore:
         self._contents.clear()
         self._chains.clear()
         self._prompts.clear()
-        if self.bytes > min(KEPT_BYTES, self.limit):
+        if self.size > min(KEPT_BYTES, self.limit):
             self.arenas, self._holders = [], []
             self._new.clear()
             self._unused.clear()

@@ -298,8 +298,18 @@ class PolicyServer:
 
 
 def length_of(model: PreTrainedModel, max_length: int | None) -> int:
-    """The most ids of a session: the context length of the model (1024, if it declares none), or `max_length`."""
-    context = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024)
+    """The most ids of a session: the context length of the model (1024, if it declares none), or `max_length`.
+
+    "longrope" rotates all positions otherwise once a sequence is longer than the original context. What is cached would
+    then be wrong, so sessions of such a model end there. Attention in chunks is that of one chunk, so they end with it.
+    """
+    config = model.config.get_text_config()
+    context = int(getattr(config, "max_position_embeddings", None) or 1024)
+    rotation = getattr(config, "rope_parameters", None) or {}
+    if rotation.get("rope_type") == "longrope":
+        context = min(context, int(rotation.get("original_max_position_embeddings") or context))
+    if chunk := getattr(config, "attention_chunk_size", None):
+        context = min(context, int(chunk))
     return min(max_length or context, context)
 
 

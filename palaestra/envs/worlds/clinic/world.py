@@ -15,6 +15,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -141,6 +142,24 @@ class Clinic(KeepsState[State]):
         )
         self.action_count = len(self.actions)
         self.vector_size = 2 * symptoms + len(_areas(symptoms)) + 1
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        return write_manual(
+            f"You are a doctor. A patient has one of these diseases: {', '.join(self._diseases)}. Find out which one. "
+            "The patient first names only the area of the body that hurts, and then answers your questions. These are "
+            f"the symptoms that you can ask for: {', '.join(self._symptoms)}.",
+            {
+                "ask SYMPTOM": "ask the patient whether it has a symptom",
+                "lookup DISEASE": "read the usual symptoms of a disease",
+                "match": "read the diseases of earlier patients who are most like this one",
+                "diagnose DISEASE": "name the disease, or up to three, the most probable one first",
+            },
+            example=f"ask {self._symptoms[0]}",
+            ending="The diagnosis ends the consultation. It succeeds if the first disease is the right one."
+            f"{turn_limit(self._max_turns)}",
+            hint="Ask first, do not ask the same thing twice, and never claim to be certain.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` patients. Those of the split "train" occur in no other split."""

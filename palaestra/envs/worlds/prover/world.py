@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -95,6 +96,30 @@ class Prover(KeepsState[State]):
         )
         self._params = {"size": list(size), "steps": list(steps), "atoms": atoms, "composed": composed}
         self._wording, self._noise, self._max_turns = WORDINGS[symbols], noise, max_turns
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        show = self._wording.show
+        tactics = {
+            "intro": "the goal is an implication: its left side becomes a hypothesis",
+            "exact a": "the goal is the hypothesis a: it is proved",
+            "apply a": "the hypothesis a is an implication to the goal: prove its left side instead",
+            "split": "the goal is p & q: prove both",
+            "left": "the goal is p | q: prove p",
+            "right": "the goal is p | q: prove q",
+            "cases a": "take the hypothesis a, which is p & q or p | q, apart; if a is false, the goal is proved",
+            "exfalso": "prove false instead of the goal",
+            "have x : p & q": "prove this formula first, then use it as hypothesis x",
+        }
+        return write_manual(
+            "You prove a theorem of intuitionistic propositional logic. A message such as "
+            f"`{show('a: p -> q; b: p |- q')}` shows the hypotheses a and b, and behind them the goal. "
+            f"`{show('~p')}` means `{show('p -> false')}`. Tactics work on the first open goal.",
+            {show(tactic): does for tactic, does in tactics.items()},
+            example=show("intro"),
+            ending="A tactic that cannot be used is refused with a reason and changes nothing. The proof succeeds when "
+            f"no goal is left.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` theorems. Training and evaluation share none."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -97,6 +98,32 @@ class Shop(KeepsState[Episode]):
         }
         self._page_size, self._cart, self._max_turns = page_size, cart, max_turns
         self._wording = Wording(style, VOCABULARIES[vocabulary])
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        say, paged = self._wording.words.say, self._wording.style == "page"
+        write = (lambda verb, text: f"{say(verb)}[{text}]") if paged else (lambda verb, text: f"{say(verb)} {text}")
+        order = (
+            f"put the open product into the cart; in the cart, {say('buy')} again places the order"
+            if self._cart
+            else "order the open product with the chosen options"
+        )
+        return write_manual(
+            "You shop in an online store. The first line of every page says what to buy. Find a product that has all "
+            "of it, choose the wanted options on its page, and order it. Several products look alike: only the page "
+            "of a product shows all of its details.",
+            {
+                write("search", "WORDS"): "on the search page, list the products that have some of these words",
+                write("click", "PRODUCT"): f"open a product of the list by its {'code' if paged else 'place, 1, 2, …'}",
+                write("click", "VALUE"): "on a product's page, choose a value of an option, such as a size or a color",
+                f"{write('click', say('next'))} and {write('click', say('previous'))}": "turn the pages of the list",
+                say("back"): "leave a page: from a product to the list, from the list to the search page",
+                say("buy"): order,
+            },
+            example=write("search", say("cotton", "scarf")),
+            ending="The order ends the visit. It succeeds if the product is of the wanted kind, has all wanted details "
+            f"and options, and does not cost too much.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` instructions. Other splits never have the seeds of "train"."""

@@ -13,6 +13,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -120,6 +121,22 @@ class ToolTasks:
         self._state: State | None = None
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """What the questions are, and how tools are called. With `manual`, the observation itself lists the tools."""
+        about = "You answer questions with tools. Call tools until you know the answer, then give it with `answer`."
+        if self._questions is None:
+            about += (
+                " A question is a sum over a table: look up each of its numbers, then let the calculator work the sum "
+                "out."
+            )
+        refer = " r1 in an argument stands for the first result, r2 for the second, and so on." * self._solver.refer
+        call = ToolCall(name=ANSWER, arguments={"text": "760"})
+        return write_manual(
+            about + refer,
+            example=Toolbox([_answer_tool()], format=self._format).write(call),
+            ending=f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sums, or `n` questions of the split in an order drawn by the seed. They repeat if the file has fewer."""
         if self._questions is None:

@@ -11,6 +11,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -138,6 +139,20 @@ class Travel(KeepsState[State]):
         self._lines: dict[str, str] = {}
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """What a plan must have, and how it is made. With `manual`, the observation itself lists the tools."""
+        hand = self._words.say("plan" if self._whole else "done")
+        stated = " State each price exactly as a tool showed it." * self._prices
+        return write_manual(
+            "You plan a trip. Every message shows the legs of the trip, the wishes, and the plan so far. Look up "
+            "trains, flights, hotels and sights, and book a ride for each leg and a hotel for each stop. Nothing "
+            "may overlap, "
+            "there must be time for every way between two places, sights must be open, and the budget must hold."
+            f"{stated} `{hand}` hands the plan in.",
+            ending=f"Handing in ends the episode. It succeeds if the plan has everything and fulfills all wishes, and "
+            f"if you stated only what a tool had shown.{turn_limit(self._max_turns)}",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` requests. Other splits never have the seeds of "train"."""
         return seeded_tasks("travel", self._params, split, n, seed)

@@ -109,3 +109,43 @@ def test_options_change_the_instruction() -> None:
     keeper, answerer = (roles.instruction(agent) for agent in roles.agents)
     assert "add TEXT" in keeper and "answer WORDS" not in keeper
     assert "add TEXT" not in answerer and "answer WORDS" in answerer
+
+
+AROUND = ("{}.", "- {}", "1. {}", "Action: {}", '"{}"', "**{}**", "`{}`", "  {}  ", '- Action: "{}."')
+TITLED = {"craft", "desk", "household", "memory_dialogue", "prover", "puzzles", "rasters", "searchqa", "shop", "clinic"}
+
+
+@pytest.mark.parametrize("name", [name for name in WORLDS if name not in ("searchqa-tags", "tool_tasks-json")])
+def test_what_means_nothing_around_a_command_is_left_out(name: str) -> None:
+    world = made(name)
+    (task,) = world.tasks("train", 1, 0)
+    result = wait(world.reset(task))
+    agent = next(iter(result.observations))
+    text = world.expert(agent).text
+    around = [*AROUND, *(["{}"] if name in TITLED else [])]
+    for place, form in enumerate(around):
+        said = form.format(text)
+        if place >= len(AROUND):
+            said = said.capitalize()
+        if text.startswith("plan "):  # JSON keeps its own quotes
+            continue
+        assert read_of(world, task, agent, said), said
+        assert after(world, task, agent, said) == after(world, task, agent, text), said
+    wait(world.close())
+
+
+def after(world: Any, task: Any, agent: str, text: str) -> tuple[Any, Any]:
+    """What the agent sees and is paid after its first act."""
+    wait(world.reset(task))
+    result = wait(world.step({agent: Action(text=text)}))
+    seen = result.observations.get(agent) or result.last.get(agent)
+    return seen and seen.text, result.rewards
+
+
+@pytest.mark.parametrize(
+    "text", ["go to the moon", "", "-", "Action:", '""', "I think that I should look around first"]
+)
+def test_other_texts_stay_unreadable(text: str) -> None:
+    world = made("household")
+    (task,) = world.tasks("train", 1, 0)
+    assert not read_of(world, task, "player", text)

@@ -15,6 +15,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -35,6 +36,7 @@ from palaestra.envs.worlds.clinic.table import (
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "doctor"
+ACTS = ("ask", "lookup", "match", "diagnose", "recommend")
 UNREADABLE, REPEATED, LATE = -0.2, -0.2, -0.3  # penalties in `process`
 CASES = 200  # earlier patients with whom `match` compares the present one
 LISTED = 3  # most diseases of a diagnosis, and most that `match` tells
@@ -228,7 +230,12 @@ class Clinic(KeepsState[State]):
         if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
             value = self.actions[int(value)]
         text = value if isinstance(value, str) else ""
-        return "".join(sign if sign.isalnum() else " " for sign in text.lower()).split()
+
+        def read(text: str) -> list[str] | None:
+            words = "".join(sign if sign.isalnum() else " " for sign in text.lower()).split()
+            return words if words[:1] and words[0] in ACTS else None
+
+        return read_leniently(text, read) or text.lower().split()
 
     def _act(self, state: State, words: list[str]) -> tuple[State, str | None, list[int]]:
         """The state after an act, its kind (None: it cannot be read), and the diseases that a diagnosis names."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -141,7 +142,7 @@ class Prover(KeepsState[State]):
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before = self.state
         text = actions[AGENT].value
-        meant = " ".join(self._wording.read(text.lower()).split()) if isinstance(text, str) else ""
+        meant = self._meant(before, text) if isinstance(text, str) else ""
         lost = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
         after, readable = self._try(before, meant, lost=lost)
         self.state = after = replace(after, turn=before.turn + 1)
@@ -168,6 +169,15 @@ class Prover(KeepsState[State]):
     def _theorem(self, seed: int, params: Mapping[str, Any] | None = None) -> tuple[Formula, int]:
         p = {**self._params, **(params or {})}
         return problem(tuple(p["size"]), p["atoms"], tuple(p["steps"]), p["composed"], seed)
+
+    def _meant(self, state: State, text: str) -> str:
+        """The tactic in a text, in the checker's tokens."""
+
+        def read(text: str) -> str | None:
+            tactic = " ".join(self._wording.read(text.lower()).split())
+            return tactic if self._try(state, tactic, lost=False)[1] else None
+
+        return read_leniently(text, read) or ""
 
     def _try(self, state: State, text: str, *, lost: bool) -> tuple[State, bool]:
         """The state after a tactic, and whether the tactic could be read."""

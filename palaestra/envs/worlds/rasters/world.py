@@ -11,6 +11,7 @@ import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -169,7 +170,8 @@ class Rasters(KeepsState[State]):
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before = self.state
         value = actions[AGENT].value
-        words = value.lower().split() if isinstance(value, str) and len(value) <= LONGEST else []
+        text = value if isinstance(value, str) and len(value) <= LONGEST else ""
+        words = read_leniently(text, lambda one: self._words_of(before, one)) or []
         meant = self._read(before, words)
         fails = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
         answered = meant is not None and words[0] == "answer"
@@ -218,6 +220,10 @@ class Rasters(KeepsState[State]):
         return Action(text=f"answer {self._words.say(found.answer)}")
 
     # ---- playing ------------------------------------------------------------------------------------------
+    def _words_of(self, state: State, text: str) -> list[str] | None:
+        words = text.lower().rstrip(" .").split()
+        return words if self._read(state, words) is not None else None
+
     def _read(self, state: State, words: list[str]) -> str | None:
         """The kind of an act. None if the act cannot be read."""
         count = len(state.order) if state.problem.kind == "jigsaw" else 4

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.words import Vocabulary
 from palaestra.envs.worlds.shop.catalogue import Choice, Goal, Product
 from palaestra.envs.worlds.shop.visit import BACK, BUY, NOTHING, Command, State, Store, pages, queries, shown
@@ -41,7 +42,10 @@ class Wording:
 
     def read(self, store: Store, state: State, text: str) -> Command | None:
         """The command that a text means; NOTHING for a click on what is not on the page; None if it cannot be read."""
-        found = SPOKEN.fullmatch(text.lower())
+        return read_leniently(text, lambda one: self._understood(store, state, one))
+
+    def _understood(self, store: Store, state: State, text: str) -> Command | None:
+        found = SPOKEN.fullmatch(text.lower().rstrip(" ."))
         if found is None:
             return None
         verb, words = self.words.hear(found[1]), (found[2] or found[3] or "").split()

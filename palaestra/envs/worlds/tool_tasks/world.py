@@ -13,6 +13,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import stripped
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -242,7 +243,11 @@ class ToolTasks:
         if action.tool_calls:
             parsed = Parsed(tuple(action.tool_calls))
         else:
-            parsed = box.read(action.value if isinstance(action.value, str) else "")
+            text = action.value if isinstance(action.value, str) else ""
+            text = text.rstrip(" .\n") if self._format == "words" else text
+            parsed = box.read(text)
+            if not (parsed.fault or parsed.calls):
+                parsed = box.read(stripped(text))
             if parsed.fault is not None:
                 return parsed
         wrong = "" if parsed.calls else "nothing was called"

@@ -11,6 +11,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import stripped
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -212,7 +213,11 @@ class Travel(KeepsState[State]):
         """The calls of an act, at least one; otherwise a fault."""
         if action.tool_calls:
             return Parsed(tuple(action.tool_calls))
-        parsed = self._box.read(action.value if isinstance(action.value, str) else "")
+        text = action.value if isinstance(action.value, str) else ""
+        text = text.rstrip(" .\n") if self._box.format.name == "words" else text
+        parsed = self._box.read(text)
+        if not (parsed.fault or parsed.calls):
+            parsed = self._box.read(stripped(text))
         return parsed if parsed.fault or parsed.calls else Parsed(fault="nothing was called")
 
     def _do(self, name: str, **given: Any) -> None:

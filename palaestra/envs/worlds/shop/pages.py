@@ -10,7 +10,18 @@ from typing import Literal
 from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.words import Vocabulary
 from palaestra.envs.worlds.shop.catalogue import Choice, Goal, Product
-from palaestra.envs.worlds.shop.visit import BACK, BUY, NOTHING, Command, State, Store, pages, queries, shown
+from palaestra.envs.worlds.shop.visit import (
+    BACK,
+    BUY,
+    NOTHING,
+    Command,
+    State,
+    Store,
+    all_queries,
+    pages,
+    queries,
+    shown,
+)
 
 Style = Literal["page", "words"]
 NEXT, PREVIOUS = Command("turn", number=1), Command("turn", number=-1)
@@ -61,12 +72,14 @@ class Wording:
         return None
 
     def legal(self, store: Store, state: State) -> list[str]:
-        """The commands that are possible here, as texts. Only the searches of `queries` are among them."""
+        """The commands that are possible here, as texts. Of the searches, those of `queries` are among them, or with a
+        described request those of `all_queries`."""
         clicks = [self._call("click", text) for text, _ in self._links(store, state)]
         back, buy = self.words.say("back"), self.words.say("buy")
         match state.page:
             case "search":
-                return [self._call("search", self.words.say(*query)) for query in queries(store.goal)]
+                useful = all_queries(store.catalogue) if store.request else queries(store.goal)
+                return [self._call("search", self.words.say(*query)) for query in useful]
             case "results":
                 return [*clicks, back]
         return [*clicks, back, buy]
@@ -98,7 +111,9 @@ class Wording:
         """The text of the buyer's page, after the instruction."""
         said = ["nothing happens."] if state.failed else []
         page = {"search": self._search, "results": self._results, "item": self._item, "cart": self._cart}[state.page]
-        return ("\n" if self.style == "page" else " ").join([*said, self._ask(store.goal), *page(store, state)])
+        return ("\n" if self.style == "page" else " ").join(
+            [*said, store.request or self._ask(store.goal), *page(store, state)]
+        )
 
     def _ask(self, goal: Goal) -> str:
         say = self.words.say

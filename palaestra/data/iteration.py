@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palaestra.data.batches import micro_batches, token_index
+from palaestra.data.batches import micro_batches_of, token_index
 from palaestra.data.protocols import Samples
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.table import Row, StepTable, tokens_of
@@ -95,7 +95,7 @@ class Iteration:
     def batches(self, policy: str) -> Iterator[tuple[list[int], Tensor]]:
         """Batches of the policy's samples of at most `token_budget`, each with its tokens' positions in the table."""
         samples = self.samples(policy)
-        for which in micro_batches(samples.cost, range(len(samples.cost)), budget=self.token_budget):
+        for which in micro_batches_of(samples, range(len(samples.cost)), budget=self.token_budget):
             yield which, torch.from_numpy(token_index(samples, which))
 
     def logprob(self, model: Any, policy: str) -> Tensor:

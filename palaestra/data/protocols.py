@@ -363,6 +363,9 @@ class Samples(Protocol):
         token_start: int64 (samples + 1,): tokens of sample i are token_index[token_start[i]:token_start[i + 1]].
         end_row: int64 (samples,), the table row whose `bootstrap_value` the sample's next prompt gives; −1 without
             one.
+
+    Samples may also have `beginnings`, a `palaestra.data.batches.Beginnings`, if the policy computes equal beginnings
+    of a batch once.
     """
 
     cost: np.ndarray

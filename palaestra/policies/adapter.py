@@ -27,6 +27,7 @@ from palaestra.models.adapters import (
     second,
 )
 from palaestra.models.heads import ValueHead
+from palaestra.models.sizes import PolicySize
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import (
@@ -132,6 +133,16 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
         """The abilities that this policy gives to parts: "tokens", and "critic" with a value head."""
         return frozenset({"tokens"} | ({"critic"} if options.get("value_head") else set()))
+
+    @staticmethod
+    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of an adapter on a pretrained model; None on a model that is made on the spot."""
+        base = bases.get(options["of"])
+        if base is None:
+            return None
+        return PolicySize(
+            model=base.model, trained=base.model.additions(options.get("rank", 8)), whole=False, chunk=base.chunk
+        )
 
     def clone(self) -> AdapterPolicy:
         """A copy on the same base with its own adapter and without an engine."""

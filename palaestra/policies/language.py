@@ -17,15 +17,26 @@ from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
 from palaestra.data import RunSetup
+from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
+from palaestra.models.packing import enable
 from palaestra.models.pretrained import located
 from palaestra.models.sharding import whole
+from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.language_sampler import LanguageSampler
-from palaestra.policies.language_trainer import VALUE_HEAD, LanguageModule, LanguageTrainer, save_language
+from palaestra.policies.language_trainer import (
+    CHUNK_LOGITS,
+    VALUE_HEAD,
+    LanguageModule,
+    LanguageTrainer,
+    save_language,
+)
 from palaestra.registry import PositiveInt, register
+
+PACKED_FROM = 10_000_000  # parameters; smaller models spend more time on calls than they save
 
 
 @register(
@@ -59,6 +70,7 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         value_head: bool = False,
         value_layers: tuple[PositiveInt, ...] = (),
         critic_gradient: bool = True,
+        packing: bool | None = None,
     ) -> None:
         """
         Args:
@@ -75,6 +87,10 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
             value_head: add a critic that learns V at the position of each response token.
             value_layers: widths of the layers in the value head. Usual: none, or (hidden,) without critic_gradient.
             critic_gradient: whether the value loss also trains the model. False: it trains only the value head.
+            packing: read the samples of a batch in one row without padding, and compute equal beginnings once. None:
+                if the model has at least ten million parameters and its architecture allows it.
+
+        Raises: RecipeError, if `packing` is true and the architecture does not allow it.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
@@ -94,6 +110,15 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
             causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
+        causal.to(setup.device)
+        large = sum(p.numel() for p in causal.parameters()) >= PACKED_FROM
+        enabled = packing is not False and (bool(packing) or large) and enable(causal)
+        if packing and not enabled:
+            raise RecipeError(
+                where=f"policies.{name}.policy.language.packing",
+                what=f"{type(causal).__name__} cannot read several sequences in one row.",
+                remedy="Leave it out: batches are then padded.",
+            )
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
         self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer)
@@ -111,6 +136,14 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
         """The abilities that this policy gives to parts: "tokens" and "transformer", and "critic" with a value head."""
         return frozenset({"tokens", "transformer"} | ({"critic"} if options.get("value_head") else set()))
+
+    @staticmethod
+    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of a policy with a pretrained model; None for a model that is made on the spot."""
+        if options.get("model") is None:
+            return None
+        model = size_of(options["model"])
+        return PolicySize(model=model, trained=model.parameters, whole=True, chunk=CHUNK_LOGITS)
 
     def clone(self) -> LanguagePolicy:
         """A copy of the policy with its own weights and without an engine."""

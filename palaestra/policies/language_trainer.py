@@ -19,6 +19,8 @@ from palaestra.data.protocols import Policy, PolicyOutputs
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading
 from palaestra.models.devices import device_of
+from palaestra.models.own_head import base_of, is_plain, own_logits
+from palaestra.models.packing import cost_of_token, is_enabled, read_packed
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
@@ -52,6 +54,7 @@ class LanguageModule(nn.Module):
         super().__init__()
         self.name, self.model, self.value = name, model, value
         self.token_outputs, self.critic_gradient = dict(token_outputs), critic_gradient
+        self._plain = is_plain(model)
 
     def forward(
         self, batch: LanguageInputs, outputs: Collection[str], adapter: AdapterModule | None = None
@@ -63,7 +66,10 @@ class LanguageModule(nn.Module):
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
         with reading(batch.lengths), adding(additions):
-            hidden = self.model.base_model(input_ids=batch.ids, use_cache=False).last_hidden_state
+            if batch.row is None:
+                hidden = base_of(self.model)(input_ids=batch.ids, use_cache=False).last_hidden_state
+            else:
+                hidden = read_packed(self.model, batch.row)[None]
         rows, places = batch.response
         at = hidden[rows, places]
         wanted = [name for name in self.token_outputs if name in outputs]
@@ -72,7 +78,7 @@ class LanguageModule(nn.Module):
             seen, judged = (hidden, at) if head.critic_gradient else (hidden.detach(), at.detach())
             out.columns["value"] = head.value(judged).float()
             if "bootstrap_value" in outputs:
-                out.bootstrap_value = _end_values(head.value, seen, batch.ends)
+                out.bootstrap_value = _end_values(head.value, seen, batch.ends, packed=batch.row is not None)
         return out
 
     def _of_tokens(
@@ -101,9 +107,7 @@ class LanguageModule(nn.Module):
         return token_columns(self.token_outputs, torch.log_softmax(logits, -1), targets, wanted, policy=self.name)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits = self.model.get_output_embeddings()(hidden)
-        cap = getattr(self.model.config, "final_logit_softcapping", None)
-        return logits if not cap else cap * torch.tanh(logits / cap)
+        return self.model.get_output_embeddings()(hidden) if self._plain else own_logits(self.model, hidden)
 
 
 class AdapterModule(nn.Module):
@@ -124,8 +128,10 @@ class AdapterModule(nn.Module):
         self.additions = additions
 
 
-def _end_values(head: nn.Module, hidden: Tensor, ends: Tensor) -> Tensor:
+def _end_values(head: nn.Module, hidden: Tensor, ends: Tensor, *, packed: bool) -> Tensor:
     rows = torch.arange(len(ends), device=ends.device)
+    if packed:
+        rows = torch.zeros_like(rows)
     values = head(hidden[rows, ends.clamp_min(0)]).float()
     return torch.where(ends >= 0, values, torch.nan)
 
@@ -160,8 +166,10 @@ class LanguageTrainer(Policy, Protocol):
         return frozenset({*self.token_outputs, *(("value",) if self.has_critic else ())})
 
     def collate(self, rows: Sequence[Row], *, temperature: float) -> LanguageSamples:
-        """Make token sequences from rows of this policy, one for each segment."""
-        return collate(rows, temperature=temperature, limit=self.limit)
+        """Make token sequences from rows of this policy, one for each segment, which are packed if the model can."""
+        model = self.network.model
+        cost = cost_of_token(model) if is_enabled(model) else None
+        return collate(rows, temperature=temperature, limit=self.limit, token_cost=cost)
 
     def forward(self, samples: LanguageSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
         """Compute outputs for the response tokens of these samples, with gradient.

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Row
+from palaestra.data.batches import Beginnings
+from palaestra.models.packing import PackedRow
 
 
 class LanguageInputs(NamedTuple):
@@ -24,9 +26,10 @@ class LanguageInputs(NamedTuple):
         ids: int64 (samples, length), padded on the right.
         response: rows and columns of the hidden states that give the logits of the response tokens, (tokens,) each.
         targets: int64 (tokens,), ids of the response tokens.
-        ends: int64 (samples,), see `LanguageSamples`.
+        ends: int64 (samples,), columns of the hidden states that give the values after a cut; −1 without one.
         lengths: length of each sample without padding.
         temperature: the sampling temperature.
+        row: the samples packed into one row, whose ids are `ids`; None: they are padded.
     """
 
     ids: Tensor
@@ -35,6 +38,7 @@ class LanguageInputs(NamedTuple):
     ends: Tensor
     lengths: list[int]
     temperature: float
+    row: PackedRow | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -46,6 +50,9 @@ class LanguageSamples:
         places: for each sample, the positions of its response tokens in `ids`.
         ends: int64 (samples,), the last position of the prompt after a cut, where its value is read; −1 without one.
         temperature: the sampling temperature. Log-probabilities are computed at it.
+        token_cost: for models that read packed rows, `palaestra.models.packing.cost_of_token`; None: batches are
+            padded.
+        beginnings: for models that read packed rows, which samples begin alike.
     """
 
     ids: list[np.ndarray]
@@ -55,13 +62,19 @@ class LanguageSamples:
     end_row: np.ndarray
     ends: np.ndarray
     temperature: float
+    token_cost: float | None = None
     cost: np.ndarray = field(init=False)
+    beginnings: Beginnings | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.cost = np.array([len(ids) for ids in self.ids], np.int64)
+        if self.token_cost is not None:
+            self.beginnings = Beginnings(self.ids)
 
     def batch(self, which: Sequence[int], *, device: str | torch.device = "cpu") -> LanguageInputs:
-        """Put these samples on a device, padded on the right. A causal model does not read padding there."""
+        """Put these samples on a device: packed, or padded on the right, where a causal model does not read padding."""
+        if self.token_cost is not None:
+            return self._packed(which, self.token_cost, device)
         length = max(len(self.ids[i]) for i in which)
         ids = np.zeros((len(which), length), np.int64)
         for place, i in enumerate(which):
@@ -74,6 +87,20 @@ class LanguageSamples:
         )
         lengths = self.cost[list(which)].tolist()
         return LanguageInputs(tensor, (row, column), target, end, lengths, self.temperature)
+
+    def _packed(self, which: Sequence[int], token_cost: float, device: str | torch.device) -> LanguageInputs:
+        row = PackedRow([self.ids[i] for i in which], token=token_cost)
+        columns = [at[self.places[i] - 1] for at, i in zip(row.places, which, strict=True)]
+        targets = [self.ids[i][self.places[i]] for i in which]
+        ends = [at[self.ends[i]] if self.ends[i] >= 0 else -1 for at, i in zip(row.places, which, strict=True)]
+        ids, column, target, end = (
+            torch.from_numpy(np.asarray(array, np.int64)).to(device)
+            for array in (row.ids, np.concatenate(columns), np.concatenate(targets), ends)
+        )
+        lengths = self.cost[list(which)].tolist()
+        return LanguageInputs(
+            ids[None], (torch.zeros_like(column), column), target, end, lengths, self.temperature, row
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +122,7 @@ class _Open:
         self.length = start + len(response)
 
 
-def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> LanguageSamples:
+def collate(rows: Sequence[Row], *, temperature: float, limit: int, token_cost: float | None = None) -> LanguageSamples:
     """Make one sequence for each trajectory, agent and segment, in the order of rows.
 
     If an agent was cut off, its next prompt is needed for the value after the cut. The prompt is appended if it
@@ -103,6 +130,7 @@ def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> LanguageS
 
     Args:
         limit: most tokens of a sequence; the rest is cut.
+        token_cost: see `LanguageSamples`.
     """
     opened: dict[tuple[str, str, int], _Open] = {}
     last: dict[tuple[str, str], Row] = {}
@@ -127,4 +155,5 @@ def collate(rows: Sequence[Row], *, temperature: float, limit: int) -> LanguageS
         end_row=end_row,
         ends=np.where(end_row >= 0, [len(i) - 1 for i in ids], -1),
         temperature=temperature,
+        token_cost=token_cost,
     )

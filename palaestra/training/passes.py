@@ -24,7 +24,7 @@ from torch import Tensor
 from palaestra.bound import BoundPart
 from palaestra.columns import output_of
 from palaestra.data import Iteration, StepTable
-from palaestra.data.batches import micro_batches, token_index
+from palaestra.data.batches import micro_batches_of, token_index
 from palaestra.data.protocols import Samples
 
 METRICS = "metrics"  # the reader of outputs that the log itself needs in each update
@@ -193,7 +193,7 @@ def _evaluate(
     """One pass over these samples without gradient. Each output fills the column `<output>_<suffix>`."""
     samples = iteration.samples(name)
     wanted = set(outputs) | ({"bootstrap_value"} if "value" in outputs and suffix == "old" else set())
-    cuts = dict(enumerate(micro_batches(samples.cost, chosen, budget=iteration.token_budget)))
+    cuts = dict(enumerate(micro_batches_of(samples, chosen, budget=iteration.token_budget)))
     own = {}
     for piece, counts in iteration.ranks.turns(list(cuts)):
         with torch.no_grad():

@@ -25,7 +25,7 @@ from palaestra.algebra import coefficients, kl_estimate
 from palaestra.bound import BoundPart
 from palaestra.columns import is_output, output_of
 from palaestra.data import Batch, Iteration, StepTable, TokenBatch, derive
-from palaestra.data.batches import micro_batches, mini_batches, token_index
+from palaestra.data.batches import micro_batches_of, mini_batches, token_index
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import ContractError, InvalidData, PalaestraError
@@ -211,10 +211,12 @@ class Updater:
         The coefficients of the loss are those of the whole mini-batch. Metrics are means over the evaluated tokens that
         count.
         """
-        budget, cost = self.token_budget, samples.cost
-        order = [i for unit in micro_batches(cost, mini, budget=budget, together=together) for i in unit]
-        units = [order] if self.scope == "minibatch" else micro_batches(cost, chosen, budget=budget, together=together)
-        cuts = [(unit, micro_batches(cost, unit, budget=budget)) for unit in units]
+        budget = self.token_budget
+        order = [i for unit in micro_batches_of(samples, mini, budget=budget, together=together) for i in unit]
+        units = [order]
+        if self.scope != "minibatch":
+            units = micro_batches_of(samples, chosen, budget=budget, together=together)
+        cuts = [(unit, micro_batches_of(samples, unit, budget=budget)) for unit in units]
         cuts = [(unit, pieces if len(pieces) > 1 else [unit]) for unit, pieces in cuts]
         batch = everything.take(torch.from_numpy(token_index(samples, order)))
         evaluated = torch.zeros(len(batch)).index_fill_(0, _places(samples, order, chosen), 1.0)

@@ -24,7 +24,7 @@ import palaestra
 from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
 from palaestra.data.abilities import HasTasks, has
-from palaestra.data.batches import micro_batches
+from palaestra.data.batches import micro_batches_of
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
 from palaestra.own_files import neighbors
@@ -124,7 +124,7 @@ def _clone(
 ) -> dict[str, float]:
     samples = policy.collate(rows, temperature=1.0)
     taught = _taught_tokens(rows)
-    batches = micro_batches(samples.cost, range(len(samples.cost)), budget=settings.batch_tokens)
+    batches = micro_batches_of(samples, range(len(samples.cost)), budget=settings.batch_tokens)
     optimizer = make_optimizer(settings.optimizer, policy.module)
     losses: list[float] = []
     steps = settings.epochs * len(batches)

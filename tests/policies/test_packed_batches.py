@@ -1,0 +1,81 @@
+"""What must hold of packed batches: (1) log-probabilities, entropies, values and gradients are those of padded
+batches, in the order of the samples; (2) samples that begin alike are in one micro-batch, and the budget counts what is
+computed; (3) a small model, and one whose attention is measured, gets padded batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.data.batches import micro_batches_of
+from palaestra.models.packing import cost_of_token, enable
+from palaestra.policies.sequences import LanguageSamples
+from palaestra.testing import TinyModel
+
+WANTED = ("logprob", "entropy", "value", "bootstrap_value")
+
+
+def samples(token_cost: float | None) -> LanguageSamples:
+    """Two groups of answers to a prompt; one answer is also the beginning of a longer one. One sample was cut off."""
+    draw = np.random.default_rng(1)
+    prompts = [draw.integers(5, 200, count).astype(np.int32) for count in (12, 7)]
+    answers = [draw.integers(5, 200, count).astype(np.int32) for count in (3, 5, 2, 4, 1, 6)]
+    ids = [np.concatenate([prompts[i % 2], answer]) for i, answer in enumerate(answers)]
+    ids.append(np.concatenate([ids[1], answers[0]]))
+    places = [np.arange(len(prompts[i % 2]), len(one)) for i, one in enumerate(ids)]
+    places[6] = np.arange(7, 12)  # its last ids are a prompt, whose value is read
+    lengths = [len(one) for one in places]
+    ends = np.array([-1] * 6 + [len(ids[6]) - 1], np.int64)
+    return LanguageSamples(
+        ids=ids,
+        places=places,
+        token_index=np.arange(sum(lengths)),
+        token_start=np.cumsum([0, *lengths]),
+        end_row=ends,
+        ends=ends,
+        temperature=0.7,
+        token_cost=token_cost,
+    )
+
+
+@pytest.fixture
+def policy() -> TinyModel:
+    made = TinyModel(value_head=True)
+    made.module.double()
+    assert enable(made.model)
+    return made
+
+
+def test_1_numbers_are_those_of_padded_batches(policy: TinyModel) -> None:
+    found = []
+    for cost in (None, cost_of_token(policy.model)):
+        policy.module.zero_grad()
+        out = policy.forward(samples(cost), [6, 0, 3, 1, 5, 2, 4], WANTED)
+        weight = torch.linspace(-1, 1, len(out["logprob"]), dtype=torch.float64)
+        sum((weight * out[name]).sum() for name in WANTED[:3]).backward()  # type: ignore[union-attr]
+        gradients = [p.grad.clone() for p in policy.module.parameters() if p.grad is not None]
+        assert out.bootstrap_value is not None
+        found.append([*(out[name] for name in WANTED[:3]), out.bootstrap_value, *gradients])
+    for padded, packed in zip(*found, strict=True):
+        torch.testing.assert_close(packed, padded, atol=1e-6, rtol=1e-5, equal_nan=True)
+
+
+def test_2_micro_batches() -> None:
+    some = samples(1e4)
+    assert some.beginnings is not None
+    assert some.beginnings.size([0, 2, 4]) == 12 + 3 + 2 + 1
+    assert some.beginnings.size([1, 6]) == len(some.ids[6])
+    cuts = micro_batches_of(some, range(7), budget=30)
+    assert sorted(i for cut in cuts for i in cut) == list(range(7))
+    assert sorted(sorted(cut) for cut in cuts) == [[0, 2, 4], [1, 3, 5, 6]]
+    assert all(len(some.batch(cut).ids[0]) <= 30 for cut in cuts)
+    padded = micro_batches_of(samples(None), range(7), budget=30)
+    assert len(padded) > len(cuts)
+
+
+def test_3_padded_where_packing_is_off(policy: TinyModel) -> None:
+    assert TinyModel().collate([], temperature=1.0).token_cost is None
+    assert policy.collate([], temperature=1.0).token_cost is not None
+    policy.model.config._attn_implementation = "sdpa"
+    assert policy.collate([], temperature=1.0).token_cost is None

@@ -178,6 +178,7 @@ class CodeFix(KeepsState[State]):
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = (
         "tasks",
+        "instruction",
         "content",
         "difficulty",
         "expert",

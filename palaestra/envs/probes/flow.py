@@ -104,7 +104,7 @@ class Flow(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = MODULES
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "stratum"})
 
     def __init__(

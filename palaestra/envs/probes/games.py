@@ -54,7 +54,7 @@ class Games:
     Raises: RecipeError, for no game, a game given twice, weights that do not fit, or as `openspiel`; MissingExtra.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector", "phrases")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector", "phrases")
 
     provides = frozenset({"state_key", "outcome", "game", "illegal"})
 

@@ -119,7 +119,7 @@ class HopSearch(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum", "calls", "entities"})
 
     def __init__(

@@ -51,7 +51,7 @@ class Lengths(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)

@@ -66,7 +66,7 @@ class Phrase:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = Rooms.provides
 
     def __init__(

@@ -91,7 +91,7 @@ class Relay(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (MAIN, SUB)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "expert", "stratum"})
 
     def __init__(

@@ -245,7 +245,7 @@ class Rooms(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "progress", "executable", "process"}
     )  # columns of a table of its episodes

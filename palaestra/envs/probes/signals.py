@@ -70,7 +70,7 @@ class Signals(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "format"})
 
     def __init__(

@@ -128,7 +128,7 @@ class ToolCalc(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "answer", "format", "stratum"}
     )

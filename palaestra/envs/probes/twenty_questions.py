@@ -96,7 +96,7 @@ class TwentyQuestions(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
 
     def __init__(

@@ -67,7 +67,7 @@ class UIForm(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "gesture", "references"}
     )  # columns of a table of its episodes, and what the `info` of its steps tells

@@ -32,7 +32,7 @@ def words_of(text: str) -> list[str]:
 
 
 class Script:
-    """Searches the words of the request, opens the listed products that have most of them, and buys one that has all."""
+    """Searches the words of the request, opens the products that have most of them, and buys one that has all."""
 
     def __init__(self, seen: str) -> None:
         asked = seen.splitlines()[0]
@@ -59,7 +59,7 @@ class Script:
         return f"click[{closest}]" if closest in page and closest else "back"
 
     def item(self, page: str) -> str:
-        code, head, *options = page[5:9], *page.splitlines()[1:]
+        code, options = page[5:9], page.splitlines()[2:]
         lacking = self.words - set(words_of(page))
         if code not in self.opened and lacking and self.turns < 9:
             self.opened[code] = len(lacking)

@@ -92,7 +92,7 @@ class BabyAI(KeepsState[Any]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
     vector_size: int = VIEW * VIEW * CELL + 4 + len(WORDS)

@@ -52,7 +52,7 @@ class GymnasiumEnvironment:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector", "box")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot", "vector", "box")
 
     def __init__(
         self,

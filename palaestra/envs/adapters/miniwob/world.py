@@ -71,7 +71,7 @@ class MiniWoB:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "executable", "stratum"})
 
     def __init__(

@@ -66,7 +66,7 @@ class OpenSpiel:
         one, or a tensor that the game does not have; MissingExtra, if open_spiel is not installed.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
 
     provides = frozenset({"state_key", "outcome", "game", "illegal"})  # columns that tables made of it have
 

@@ -70,7 +70,7 @@ class PettingZoo:
     Raises: UnknownName; RecipeError, for spaces or options that do not fit; MissingExtra.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "global_state", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot", "global_state", "vector")
 
     provides = frozenset({"state_key", "outcome", "illegal"})  # columns that tables made of it have
 

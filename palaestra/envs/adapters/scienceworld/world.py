@@ -69,7 +69,7 @@ class ScienceWorld:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(

@@ -67,7 +67,7 @@ class TextArena:
     Raises: UnknownName; RecipeError, for a game that cannot be built here; MissingExtra.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot")
 
     provides = frozenset({"state_key", "outcome"})
 

@@ -59,7 +59,7 @@ class TextWorld:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(

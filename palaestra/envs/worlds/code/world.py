@@ -85,7 +85,7 @@ class Code(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "tested", "passed", "stratum"})
 
     def __init__(

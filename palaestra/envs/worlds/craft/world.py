@@ -73,7 +73,7 @@ class Craft(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "items", "stratum"})
 
     def __init__(

@@ -122,7 +122,7 @@ class Desk:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "violation"}
         | {"team", "safe", "correct", "format"}

@@ -89,7 +89,7 @@ class Household(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stage"})
 
     def __init__(

@@ -110,7 +110,7 @@ class MemoryDialogue(KeepsState[State]):
     (size of the memory), `score` and `stratum` (the kinds of its questions).
     """
 
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
 
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 

@@ -93,7 +93,7 @@ class Rasters(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "stratum"}
     )

@@ -97,7 +97,7 @@ class SearchQA(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "entities", "stratum"}
     )

@@ -75,7 +75,7 @@ class Shop(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable"})
 
     def __init__(

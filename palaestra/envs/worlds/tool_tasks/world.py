@@ -78,7 +78,7 @@ class ToolTasks:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "tool_call", "tool_error"})
 
     def __init__(

@@ -112,7 +112,7 @@ class WebForms(KeepsState[Playing]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "potential", "executable", "stratum"})
 
     def __init__(

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
+from palaestra.chat.render import end_ids
 from palaestra.data import RunSetup
 from palaestra.models.adapters import sharing
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
@@ -96,7 +97,7 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
-        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer)
+        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer, stop=end_ids(causal))
         self._base: LanguageModule | None = None
         self._whole: Any = None
         if model is not None and value is not None and (Path(model) / VALUE_HEAD).exists():

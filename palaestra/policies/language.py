@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
+from palaestra.chat.render import end_ids
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
@@ -131,7 +132,7 @@ class LanguagePolicy(Adaptable):
             )
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
-        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer)
+        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer, stop=end_ids(causal))
         self.lora = None if lora is None else LoraSettings.model_validate(lora)
         self._seed = derive(setup.seed, name) % 2**31
         self._base: LanguageModule | None = None

@@ -28,12 +28,12 @@ SAID = '{"name": "find", "arguments": {"city": "Bern", "days": 2}}'
 FORMS = {
     "hermes": f"I look.\n<tool_call>\n{SAID}\n</tool_call>",
     "llama": '{"name": "find", "parameters": {"city": "Bern", "days": 2}}',
-    "llama, python tag": '<|python_tag|>{"type": "function", "name": "find", "parameters": {"city": "Bern", "days": 2}}',
+    "llama, python tag": '<|python_tag|>{"name": "find", "parameters": {"city": "Bern", "days": 2}}',
     "mistral": f"[TOOL_CALLS] [{SAID}]",
     "mistral, later": '[TOOL_CALLS]find[ARGS]{"city": "Bern", "days": 2}',
     "gpt-oss": '<|channel|>commentary to=functions.find <|constrain|>json<|message|>{"city": "Bern", "days": 2}',
-    "qwen3-coder": "<tool_call>\n<function=find>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n2\n</parameter>"
-    "\n</function>\n</tool_call>",
+    "qwen3-coder": "<tool_call>\n<function=find>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n2"
+    "\n</parameter>\n</function>\n</tool_call>",
     "glm": "<tool_call>find\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</arg_key>\n"
     "<arg_value>2</arg_value>\n</tool_call>",
     "openai": '{"id": "1", "type": "function", "function": {"name": "find", "arguments": "{\\"city\\": \\"Bern\\", '

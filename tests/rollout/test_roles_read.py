@@ -9,12 +9,12 @@ import pytest
 from palaestra.chat.readers import Tagged
 from palaestra.data import Action, Play, RunSetup
 from palaestra.envs.probes.sums import Sums
-from palaestra.policies.scripted import ScriptedPolicy
 from palaestra.rollout.programs import demonstrate, play
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.store.episodes import trajectory_from_json, trajectory_to_json
+from palaestra.store.episodes import from_json, to_json
+from palaestra.testing import ScriptedPolicy
 
 
 class TalkingSums(Sums):
@@ -54,7 +54,7 @@ def test_the_instruction_is_the_one_that_the_recipe_chooses(said: str | None, to
 
 def test_the_environment_gets_the_act_and_the_trajectory_keeps_the_reply() -> None:
     found = played(lambda *_: "<think>2 + 1</think><action>3</action>", reader=Tagged(), instruction="environment")
-    action = trajectory_from_json(trajectory_to_json(found)).steps[0].action
+    action = from_json(to_json(found)).steps[0].action
     assert (action.text, action.value, action.reply) == ("3", "3", "<think>2 + 1</think><action>3</action>")
     assert found.steps[0].observation.instruction.endswith(Tagged().explain())
 

@@ -88,6 +88,7 @@ SLOTS: dict[str, str] = {
     "context": "how a history becomes prompt tokens",
     "engine": "what generates the responses of language policies",
     "program": "who acts when in an episode",
+    "reader": "what of a reply is the act: all of it, a tag, the last line, a tool call",
     "parser": "what a response means: a choice, a number",
     "tool": "what a role alone may call",
     "rollout": "how episodes are run",

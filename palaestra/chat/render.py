@@ -17,6 +17,7 @@ from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 class Renderer(Protocol):
     """What contexts need: ids of an instruction, an observation and a given action, and the text of sampled ids."""
 
+    instructed: bool  # whether a role's instruction is the environment's, unless the recipe says otherwise
     stop: tuple[int, ...]
 
     def instruction(self, text: str) -> np.ndarray: ...
@@ -57,6 +58,8 @@ def _text_of(observation: Observation) -> str:
 class TagRenderer:
     """Writes `instruction <|observation|> text <|action|>` … `<|end|>`, with three tags and without roles."""
 
+    instructed = False
+
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
@@ -95,6 +98,8 @@ class ChatRenderer:
 
     Raises: InvalidData, if the template does not extend a dialogue by appending.
     """
+
+    instructed = True
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -80,8 +80,7 @@ def micro_batches_of(
     samples: Samples, which: Sequence[int], *, budget: int, together: np.ndarray | None = None
 ) -> list[list[int]]:
     """The `micro_batches` of these samples, by their `beginnings` if they have them."""
-    beginnings = getattr(samples, "beginnings", None)
-    return micro_batches(samples.cost, which, budget=budget, together=together, beginnings=beginnings)
+    return micro_batches(samples.cost, which, budget=budget, together=together, beginnings=samples.beginnings)
 
 
 def mini_batches(which: Sequence[int], count: int, *, seed: int, together: np.ndarray | None = None) -> list[list[int]]:

@@ -301,6 +301,7 @@ class Policy(Protocol):
         model: the causal language model that an engine generates with; None: it generates no tokens.
         engine: the engine that generates, set before the first act; None: not set yet, or it generates no tokens.
         base: for an adapter, the name of the policy whose model it adapts; else None.
+        source: the model folder whose weights it has loaded; None: it was made with new weights, or is an adapter.
         choices: number of possible tokens or actions, so that entropies are at most ln(choices); None: unknown.
         renderer: turns observations into token ids, a `palaestra.chat.Renderer`; None: it reads no tokens.
         limit: the most ids of a prompt and its response; None: any number.
@@ -324,6 +325,7 @@ class Policy(Protocol):
     model: Any = None
     engine: Engine | None = None
     base: str | None = None
+    source: str | None = None
     choices: int | None = None
     renderer: Any = None
     limit: int | None = None
@@ -333,6 +335,13 @@ class Policy(Protocol):
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> Session:
         """A session for one agent in one episode. `key` names both."""
         ...
+
+    def check_numbers(self) -> None:
+        """Called once, before a run begins, when the engine is set. Raises: ContractError, for wrong numbers."""
+
+    def as_trained(self) -> Policy:
+        """The policy that a run uses in place of this one, such as an adapter on it. Default: itself."""
+        return self
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -363,15 +372,14 @@ class Samples(Protocol):
         token_start: int64 (samples + 1,): tokens of sample i are token_index[token_start[i]:token_start[i + 1]].
         end_row: int64 (samples,), the table row whose `bootstrap_value` the sample's next prompt gives; −1 without
             one.
-
-    Samples may also have `beginnings`, a `palaestra.data.batches.Beginnings`, if the policy computes equal beginnings
-    of a batch once.
+        beginnings: a `palaestra.data.batches.Beginnings`, if the policy computes equal beginnings of a batch once.
     """
 
     cost: np.ndarray
     token_index: np.ndarray
     token_start: np.ndarray
     end_row: np.ndarray
+    beginnings: Any = None
 
 
 class TrainablePolicy(Policy, Protocol):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest
@@ -175,8 +176,11 @@ class AdaptedLinear(nn.Module):
         found = self.fixed or (_additions.get() or {}).get(self.place)
         if found is None:
             return result  # type: ignore[no-any-return]
-        x = x.to(found.a.weight.dtype)
-        return (result + found.b(found.a(x)) * found.scaling).to(result.dtype)  # type: ignore[no-any-return]
+        if found.a.weight.dtype == x.dtype:
+            return result + found.b(found.a(x)) * found.scaling  # type: ignore[no-any-return]
+        # Additions keep float32 weights beside a layer in bfloat16, and are computed like the layer.
+        a, b = found.a.weight.to(x.dtype), found.b.weight.to(x.dtype)
+        return result + F.linear(F.linear(x, a), b) * found.scaling  # type: ignore[no-any-return]
 
 
 def adapt(model: nn.Module, places: Mapping[str, Addition | None]) -> None:

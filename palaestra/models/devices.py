@@ -85,6 +85,11 @@ def device_of(module: nn.Module) -> torch.device:
     return torch.device("cpu") if parameter is None else parameter.device
 
 
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """The type of a module's parameters."""
+    return next(module.parameters()).dtype
+
+
 def on_cpu(state: Any) -> Any:
     """A state of nested dicts, lists and tuples with every tensor complete and on the CPU, as checkpoints store it.
 

@@ -46,13 +46,15 @@ class PolicySize:
 
     Attributes:
         model: the sizes of its model. trained: number of weights that training changes, if the policy is trained.
-        whole: whether the policy holds the model. False: an adapter, which adds to the model of its base.
+        holds_model: whether the policy holds the model. False: an adapter on the model of its base.
+        adds: whether low-rank additions are trained, and not the model's own weights.
         chunk: most logits that a pass computes at once.
     """
 
     model: ModelSize
     trained: int
-    whole: bool
+    holds_model: bool
+    adds: bool
     chunk: int
 
 

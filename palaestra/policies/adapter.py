@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from palaestra.models.adapters import (
 )
 from palaestra.models.heads import ValueHead
 from palaestra.models.sizes import PolicySize
-from palaestra.policies.language import LanguagePolicy
+from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import (
     VALUE_HEAD,
@@ -37,7 +37,29 @@ from palaestra.policies.language_trainer import (
     LanguageTrainer,
     save_language,
 )
-from palaestra.registry import Positive, PositiveInt, register
+from palaestra.registry import Positive, PositiveInt, Section, register
+
+
+class LoraSettings(Section):
+    """Low-rank additions to all linear layers but the output, or to `targets`: the options of `language.lora`."""
+
+    rank: PositiveInt = 16
+    alpha: Positive = 32.0
+    targets: tuple[str, ...] | None = None
+
+
+class Adaptable(LanguageSampler, LanguageTrainer, Protocol):
+    """A language policy that can be the base of adapters."""
+
+    value_layers: tuple[int, ...]
+
+    def as_base(self) -> LanguageModule:
+        """The module that all adapters on this policy share."""
+        ...
+
+    def architecture(self) -> dict[str, Any]:
+        """The values that must be equal before weights are loaded."""
+        ...
 
 
 @register(
@@ -90,11 +112,11 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
             does not fit; MissingExtra, if peft is not installed.
         """
         base = setup.policies.get(of)
-        if not isinstance(base, LanguagePolicy):
+        if not _is_adaptable(base):
             raise RecipeError(
                 where=f"policies.{name}.policy.adapter.of",
                 what=f"`{of}` is not a language policy, so it has no model to adapt.",
-                options=sorted(other for other, made in setup.policies.items() if isinstance(made, LanguagePolicy)),
+                options=sorted(other for other, made in setup.policies.items() if _is_adaptable(made)),
                 remedy="Give the name of a policy of kind `language`.",
             )
         seed = derive(setup.seed, name) % 2**31
@@ -107,14 +129,35 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
             value = ValueHead(base.model.config.hidden_size, widths=value_layers, seed=seed).to(setup.device)
             if model is not None and (Path(model) / VALUE_HEAD).exists():
                 value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
-        self.name, self.base, self.trainable, self.version = name, of, True, 0
-        self.tokenizer, self.renderer, self.limit = base.tokenizer, base.renderer, base.limit
-        self.has_critic, self.value_layers, self.engine = value_head, value_layers, None
-        self.network, self._base_architecture = base.as_base(), base.architecture()
+        self.base, self.value_layers, self.trainable = of, value_layers, True
+        self._stand_on(base, name)
         self._hold(adapter, value, critic_gradient)
 
+    @classmethod
+    def alone_on(cls, base: Adaptable, lora: LoraSettings, *, seed: int) -> AdapterPolicy:
+        """An adapter that takes the place of its base in a run: it has the base's name and value head.
+
+        Args:
+            base: a language policy. Its weights do not change.
+            seed: for the initial additions.
+
+        Raises: RecipeError, if a target is not a layer; MissingExtra, if peft is not installed.
+        """
+        made = cls.__new__(cls)
+        adapter = add_adapter(base.model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=seed)
+        made.base, made.value_layers, made.trainable = None, base.value_layers, base.trainable
+        made._stand_on(base, base.name)
+        made._hold(adapter, base.network.value, base.network.critic_gradient)
+        return made
+
+    def _stand_on(self, base: Any, name: str) -> None:
+        self.name, self.version, self.engine = name, 0, None
+        self.tokenizer, self.renderer, self.limit = base.tokenizer, base.renderer, base.limit
+        self.network, self._base_architecture = base.as_base(), base.architecture()
+        self._loaded = base.source is not None
+
     def _hold(self, adapter: Any, value: nn.Module | None, critic_gradient: bool) -> None:
-        self.adapter, additions = adapter, additions_of(adapter)
+        self.adapter, additions, self.has_critic = adapter, additions_of(adapter), value is not None
         adapt(self.network.model, dict.fromkeys(additions))
         own = AdapterModule(own_weights(adapter), additions, value, critic_gradient=critic_gradient)
         self.module = self.adapter_module = own
@@ -123,6 +166,11 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     def model(self) -> Any:  # type: ignore[override]
         """The causal language model with the additions. It shares the weights of the base."""
         return self.adapter.get_base_model()
+
+    def check_numbers(self) -> None:
+        """Compare engine, trainer and transformers, if the base has loaded its model. Raises: ContractError."""
+        if self._loaded:
+            refuse_disagreement(self)
 
     @staticmethod
     def stands_on(options: Mapping[str, Any]) -> str:
@@ -140,9 +188,8 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         base = bases.get(options["of"])
         if base is None:
             return None
-        return PolicySize(
-            model=base.model, trained=base.model.additions(options.get("rank", 8)), whole=False, chunk=base.chunk
-        )
+        trained = base.model.additions(options.get("rank", 8))
+        return PolicySize(model=base.model, trained=trained, holds_model=False, adds=True, chunk=base.chunk)
 
     def clone(self) -> AdapterPolicy:
         """A copy on the same base with its own adapter and without an engine."""
@@ -175,3 +222,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         own = {"rank": config.r, "alpha": config.lora_alpha, "targets": sorted(config.target_modules)}
         own["value_head"] = list(self.value_layers) or self.has_critic
         return {**self._base_architecture, "kind": "adapter", "of": self.base, **own}
+
+
+def _is_adaptable(policy: Any) -> bool:
+    return Adaptable in type(policy).__mro__

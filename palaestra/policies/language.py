@@ -16,24 +16,20 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
-from palaestra.data import RunSetup
+from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
 from palaestra.models.pretrained import located
+from palaestra.models.recompute import enable_recomputation
 from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
-from palaestra.policies.language_sampler import LanguageSampler
-from palaestra.policies.language_trainer import (
-    CHUNK_LOGITS,
-    VALUE_HEAD,
-    LanguageModule,
-    LanguageTrainer,
-    save_language,
-)
+from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
+from palaestra.policies.agreement import refuse_disagreement
+from palaestra.policies.language_trainer import CHUNK_LOGITS, VALUE_HEAD, LanguageModule, save_language
 from palaestra.registry import PositiveInt, register
 
 PACKED_FROM = 10_000_000  # parameters; smaller models spend more time on calls than they save
@@ -47,7 +43,7 @@ PACKED_FROM = 10_000_000  # parameters; smaller models spend more time on calls 
         "value_head=False": ("value_layers", "critic_gradient"),
     },
 )
-class LanguagePolicy(LanguageSampler, LanguageTrainer):
+class LanguagePolicy(Adaptable):
     """Answer observations with text, by a causal language model.
 
     `model` is a folder that `AutoModelForCausalLM` can load. Without it, a new small Llama is made, with a tokenizer
@@ -71,6 +67,8 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         value_layers: tuple[PositiveInt, ...] = (),
         critic_gradient: bool = True,
         packing: bool | None = None,
+        lora: LoraSettings | None = None,
+        recompute: bool = False,
     ) -> None:
         """
         Args:
@@ -89,8 +87,13 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
             critic_gradient: whether the value loss also trains the model. False: it trains only the value head.
             packing: read the samples of a batch in one row without padding, and compute equal beginnings once. None:
                 if the model has at least ten million parameters and its architecture allows it.
+            lora: train low-rank additions of this `rank`, times `alpha` / `rank`, to the linear layers `targets`
+                (None: all but the output), in place of the model's own weights. Use a learning rate about ten times as
+                high. Checkpoints then hold the additions alone.
+            recompute: compute the layers again in the backward pass. True: much less memory in the update, a third more
+                time.
 
-        Raises: RecipeError, if `packing` is true and the architecture does not allow it.
+        Raises: RecipeError, if `packing` or `recompute` is true and the architecture does not allow it.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
@@ -106,8 +109,9 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
                 seed=setup.seed,
             )
         else:
-            model = located(model)
-            causal, self.tokenizer = load_causal_lm(model), load_tokenizer(model)
+            self.source = model = located(model)
+            dtype = "float32" if setup.settings is None else setup.settings.dtype  # so that no other copy is made first
+            causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
         causal.to(setup.device)
@@ -119,9 +123,17 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
                 what=f"{type(causal).__name__} cannot read several sequences in one row.",
                 remedy="Leave it out: batches are then padded.",
             )
+        if recompute and not enable_recomputation(causal):
+            raise RecipeError(
+                where=f"policies.{name}.policy.language.recompute",
+                what=f"{type(causal).__name__} cannot compute its layers again.",
+                remedy="Leave it out, and lower `training.token_budget` if memory runs out.",
+            )
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
         self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer)
+        self.lora = None if lora is None else LoraSettings.model_validate(lora)
+        self._seed = derive(setup.seed, name) % 2**31
         self._base: LanguageModule | None = None
         self._whole: Any = None
         if model is not None and value is not None and (Path(model) / VALUE_HEAD).exists():
@@ -134,16 +146,27 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
-        """The abilities that this policy gives to parts: "tokens" and "transformer", and "critic" with a value head."""
-        return frozenset({"tokens", "transformer"} | ({"critic"} if options.get("value_head") else set()))
+        """The abilities that this policy gives: "tokens", "transformer" without `lora`, "critic" with a value head."""
+        whole = set() if options.get("lora") else {"transformer"}
+        return frozenset({"tokens"} | whole | ({"critic"} if options.get("value_head") else set()))
+
+    def check_numbers(self) -> None:
+        """Compare engine, trainer and transformers, for a model that was loaded. Raises: ContractError."""
+        if self.source is not None:
+            refuse_disagreement(self)
+
+    def as_trained(self) -> LanguagePolicy | AdapterPolicy:
+        """An adapter on this policy, if it has the option `lora`."""
+        return self if self.lora is None else AdapterPolicy.alone_on(self, self.lora, seed=self._seed)
 
     @staticmethod
     def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
         """The sizes of a policy with a pretrained model; None for a model that is made on the spot."""
         if options.get("model") is None:
             return None
-        model = size_of(options["model"])
-        return PolicySize(model=model, trained=model.parameters, whole=True, chunk=CHUNK_LOGITS)
+        model, lora = size_of(options["model"]), options.get("lora")
+        trained = model.parameters if lora is None else model.additions(LoraSettings.model_validate(lora).rank)
+        return PolicySize(model=model, trained=trained, holds_model=True, adds=lora is not None, chunk=CHUNK_LOGITS)
 
     def clone(self) -> LanguagePolicy:
         """A copy of the policy with its own weights and without an engine."""

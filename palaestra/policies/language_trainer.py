@@ -18,9 +18,10 @@ from palaestra.data import Row
 from palaestra.data.protocols import Policy, PolicyOutputs
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading
-from palaestra.models.devices import device_of
+from palaestra.models.devices import device_of, dtype_of
 from palaestra.models.own_head import base_of, is_plain, own_logits
 from palaestra.models.packing import cost_of_token, is_enabled, read_packed
+from palaestra.models.recompute import recomputing
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
@@ -65,7 +66,7 @@ class LanguageModule(nn.Module):
             adapter: the low-rank additions and the value head to use; None: those of the base.
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
-        with reading(batch.lengths), adding(additions):
+        with reading(batch.lengths), adding(additions), recomputing(self.model):
             if batch.row is None:
                 hidden = base_of(self.model)(input_ids=batch.ids, use_cache=False).last_hidden_state
             else:
@@ -76,7 +77,7 @@ class LanguageModule(nn.Module):
         out = PolicyOutputs(columns=self._of_tokens(at, batch, wanted, additions))
         if head.value is not None and "value" in outputs:
             seen, judged = (hidden, at) if head.critic_gradient else (hidden.detach(), at.detach())
-            out.columns["value"] = head.value(judged).float()
+            out.columns["value"] = head.value(judged.to(dtype_of(head.value))).float()
             if "bootstrap_value" in outputs:
                 out.bootstrap_value = _end_values(head.value, seen, batch.ends, packed=batch.row is not None)
         return out
@@ -132,7 +133,7 @@ def _end_values(head: nn.Module, hidden: Tensor, ends: Tensor, *, packed: bool) 
     rows = torch.arange(len(ends), device=ends.device)
     if packed:
         rows = torch.zeros_like(rows)
-    values = head(hidden[rows, ends.clamp_min(0)]).float()
+    values = head(hidden[rows, ends.clamp_min(0)].to(dtype_of(head))).float()
     return torch.where(ends >= 0, values, torch.nan)
 
 
@@ -167,9 +168,13 @@ class LanguageTrainer(Policy, Protocol):
 
     def collate(self, rows: Sequence[Row], *, temperature: float) -> LanguageSamples:
         """Make token sequences from rows of this policy, one for each segment, which are packed if the model can."""
+        return collate(rows, temperature=temperature, limit=self.limit, token_cost=self.token_cost)
+
+    @property
+    def token_cost(self) -> float | None:
+        """The cost of a token in a packed row; None, if the model does not read packed rows now."""
         model = self.network.model
-        cost = cost_of_token(model) if is_enabled(model) else None
-        return collate(rows, temperature=temperature, limit=self.limit, token_cost=cost)
+        return cost_of_token(model) if is_enabled(model) else None
 
     def forward(self, samples: LanguageSamples, which: Sequence[int], outputs: Collection[str]) -> PolicyOutputs:
         """Compute outputs for the response tokens of these samples, with gradient.

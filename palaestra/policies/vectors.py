@@ -67,6 +67,7 @@ class NetworkSamples:
     actions: np.ndarray
     legal: np.ndarray | None
     temperature: float
+    beginnings: None = None
     _input_start: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:

@@ -31,8 +31,8 @@ class RunState:
     """The objects of a run whose state a checkpoint holds.
 
     Attributes:
-        policies: by name; those with weights are written. references: their frozen references.
-        policies: by name; those with weights are written. references: their frozen references.
+        policies: by name; those whose weights are not those of a model folder are written.
+        references: their frozen references.
         learners: by name; the stages' parts with state are among them.
         others: further objects with `state_dict`, by name, such as a sampler or a runner with suspended episodes.
         guard, panel: the run's `Guard` and `Panel`, whose states are JSON values.
@@ -54,12 +54,18 @@ class RunState:
     def modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
         """Every module whose weights are written, by the name of its file."""
         for name, policy in self.with_weights.items():
-            yield name, policy.module
+            if not as_loaded(policy):
+                yield name, policy.module
         for name, reference in self.references.items():
             yield f"{name}.reference", reference.module
         for name, learner in self.learners.items():
             for key, module in learner.modules().items():
                 yield f"{name}.{key}", module
+
+
+def as_loaded(policy: Any) -> bool:
+    """Whether the weights are those of the model folder that the recipe names, and stay so."""
+    return policy.source is not None and not policy.trainable and policy.version == 0
 
 
 def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: Mapping[str, float], keep: int) -> None:
@@ -74,6 +80,7 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
             torch.save(on_cpu(held.state_dict()), place / f"{name}.state.pt")
         described = {
             name: {"version": policy.version, "architecture": policy.architecture()}
+            | ({"weights": policy.source} if as_loaded(policy) else {})
             for name, policy in state.with_weights.items()
         }
         content = {"step": step, "counters": dict(counters), "policies": described}
@@ -104,7 +111,7 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
         load_policy(place, name, policy)
     _refuse_former(place, state)
     for name, module in state.modules:
-        load_weights(module, _read(load_file, place / f"{name}.safetensors"))
+        load_weights(module, _with_tied(module, _read(load_file, place / f"{name}.safetensors")))
     for name, held in (*state.learners.items(), *state.others.items()):
         held.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
     if state.guard is not None:
@@ -154,7 +161,9 @@ def load_policy(place: Path, name: str, policy: Any) -> None:
             what=f"the checkpoint is of another architecture: {'; '.join(differing)}.",
             remedy="Resume with the recipe of the run (recipe.json in the run folder), or start a new run.",
         )
-    load_weights(policy.module, _read(load_file, place / f"{name}.safetensors"))
+    if "weights" in state["policies"][name]:  # of a model folder, which the policy has loaded
+        return
+    load_weights(policy.module, _with_tied(policy.module, _read(load_file, place / f"{name}.safetensors")))
     policy.weights_changed(int(state["policies"][name]["version"]))
 
 
@@ -175,7 +184,22 @@ def _load_safely(path: Path) -> Any:
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The state of a module as separate contiguous CPU tensors. Tied weights are written twice, which is harmless."""
+    """The state of a module as separate contiguous CPU tensors. Tied weights are written once."""
+    tied = _tied(module)
     return {
-        name: whole(tensor.detach()).to("cpu", copy=True).contiguous() for name, tensor in module.state_dict().items()
+        name: whole(tensor.detach()).to("cpu", copy=True).contiguous()
+        for name, tensor in module.state_dict().items()
+        if name not in tied
     }
+
+
+def _tied(module: torch.nn.Module) -> dict[str, str]:
+    """The further names of each parameter that has several → its first name."""
+    first: dict[int, str] = {}
+    names = [(name, first.setdefault(id(p), name)) for name, p in module.named_parameters(remove_duplicate=False)]
+    return {name: other for name, other in names if name != other}
+
+
+def _with_tied(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state with tied weights under all their names, as `load_state_dict` needs it."""
+    return state | {name: state[other] for name, other in _tied(module).items() if other in state}

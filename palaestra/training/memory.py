@@ -42,9 +42,9 @@ def needs_of(settings: RunSettings) -> list[Need]:
     passes: list[Need] = []
     for name, size in _sizes(settings).items():
         own = settings.policies[name]
-        if size.whole:
+        if size.holds_model:
             rows.append(_weights(f"weights of {name}", size.model.parameters, width, settings.dtype))
-        if size.whole and own.trainable and (own.reference or settings.reference):
+        if not size.adds and own.trainable and (own.reference or settings.reference):
             rows.append(_weights(f"reference of {name}", size.model.parameters, width, settings.dtype))
         if own.trainable:
             rows += _training(name, size, width)
@@ -71,10 +71,9 @@ def _weights(what: str, count: int, width: int, dtype: str) -> Need:
 
 
 def _training(name: str, size: PolicySize, width: int) -> list[Need]:
-    copies = 1 + STATES + (1 if size.whole and width < MASTER else 0) + (0 if size.whole else 1)
     kinds = ["gradients", "two states of the optimizer"]
-    kinds += ["master weights"] if size.whole and width < MASTER else []
-    kinds += [] if size.whole else ["the additions themselves"]
+    kinds += ["the additions themselves"] if size.adds else ["master weights"] if width < MASTER else []
+    copies = len(kinds) - 1 + STATES
     how = f"{size.trained / 1e6:,.1f} million trained weights in float32: {', '.join(kinds)}"
     return [Need(what=f"training of {name}", size=size.trained * MASTER * copies, how=how)]
 
@@ -94,7 +93,7 @@ def cache_lines(settings: RunSettings) -> list[str]:
         f"cache of {name}: {shown(size.model.cache_per_token * width)} for each token of a session, "
         f"{shown(1000 * size.model.cache_per_token * width)} for 1,000 tokens"
         for name, size in _sizes(settings).items()
-        if size.whole
+        if size.holds_model
     ]
 
 

@@ -11,7 +11,9 @@ from palaestra.bound import BoundPart
 from palaestra.data import Batch, Iteration, RunSetup, derive
 from palaestra.data.protocols import Learner, Optimizer, complete
 from palaestra.errors import RecipeError
+from palaestra.models.precision import is_low
 from palaestra.registry import register
+from palaestra.training.master_weights import MasterWeights
 from palaestra.training.settings import RunSettings
 from palaestra.training.updates import Updater
 
@@ -116,6 +118,14 @@ class PolicyGradient(Learner):
 
 
 def make_optimizer(optimizer: BoundPart, module: Any) -> Any:
-    """Make a policy's optimizer, from the module if its first parameter is called `module`, else from the weights."""
-    made = optimizer(module if "module" in optimizer.part.data else list(module.parameters()))
-    return complete(made, Optimizer, where=f"optimizer: {optimizer.name}")
+    """Make a policy's optimizer, from the module if its first parameter is called `module`, else from the weights.
+
+    For weights of low precision it has float32 copies.
+    """
+
+    def make(module: Any) -> Any:
+        made = optimizer(module if "module" in optimizer.part.data else list(module.parameters()))
+        return complete(made, Optimizer, where=f"optimizer: {optimizer.name}")
+
+    low = any(p.requires_grad and is_low(p) for p in module.parameters())
+    return MasterWeights(module, make) if low else make(module)

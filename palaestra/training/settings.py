@@ -48,6 +48,8 @@ class RoleSettings(Section):
     policy: str = "main"
     context: BoundPart = BoundPart(name="full_history")
     prompt: Prompt | None = None  # a text around each observation; "{text}" is the observation, "{tools}" its tools
+    instruction: str | None = None  # "environment", "none" or a text; None: by the policy
+    reader: BoundPart = BoundPart(name="bare")  # what of its replies is the act
     parser: BoundPart | None = None  # reads its responses, in place of the program's own parser
     tools: ToolSettings = ToolSettings()
     acts_for: str | None = None  # the environment's agent that it acts for; None: the only one
@@ -149,7 +151,7 @@ class RunSettings(Section):
     seed: int = 0
     run: str | None = None  # run folder; None: runs/<name>
     device: str = "cpu"
-    dtype: Literal["float32", "float64"] = "float32"  # of the policies' weights
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"  # of weights; with bfloat16, updates are in float32
     strict: bool = False  # refuse cases that a default would hide: trajectories without peers, rows that occur twice
     environment: BoundPart
     program: BoundPart = BoundPart(name="play")
@@ -200,6 +202,7 @@ PART_SLOTS: dict[str, str] = {
     "environment": "environment",
     "program": "program",
     "agents.*.context": "context",
+    "agents.*.reader": "reader",
     "agents.*.parser": "parser",
     "agents.*.tools.use": "tool",
     "policies.*.policy": "policy",

@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from palaestra.bound import BoundPart
+from palaestra.chat.readers import Reader
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Context, Engine, Policy, complete
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
+from palaestra.models.precision import set_dtype
 from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
 from palaestra.rollout.programs import demonstration_of, play, roles_of
@@ -61,6 +61,8 @@ def build_setup(settings: RunSettings) -> RunSetup:
     )
     make_policies(settings, setup)
     setup.engine = connect_engine(setup.policies, setup.device, settings.engine)
+    for policy in setup.policies.values():
+        policy.check_numbers()
     setup.program = settings.program
     declared = roles_of(setup.program)
     setup.roles = make_roles(settings, source.agents, declared, setup.policies)
@@ -82,9 +84,7 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
         if base is not None:
             _check_base(name, base, below, settings)
     for name in sorted(settings.policies, key=lambda name: below[name] is not None):
-        setup.policies[name] = policy = _policy(name, settings.policies[name], setup)
-        if policy.module is not None:  # before adapters use its weights
-            policy.module.to(dtype=getattr(torch, settings.dtype))
+        setup.policies[name] = _policy(name, settings.policies[name], setup, dtype=settings.dtype)
     setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 
@@ -120,7 +120,7 @@ def _check_base(name: str, base: str, below: Mapping[str, str | None], settings:
         )
 
 
-def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
+def _policy(name: str, settings: PolicySettings, setup: RunSetup, *, dtype: str) -> Any:
     options = dict(settings.policy.options)
     if settings.load is not None:
         if "model" not in options:
@@ -138,7 +138,12 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup) -> Any:
         )
     policy = complete(made, Policy, where=f"policies.{name}.policy: {settings.policy.name}")
     policy.trainable = policy.trainable and settings.trainable
-    return policy
+    if policy.module is not None:  # before adapters use its weights
+        set_dtype(policy.module, dtype)
+    used = policy.as_trained()
+    if used is not policy:
+        set_dtype(used.module, dtype)
+    return used
 
 
 def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart) -> Engine | None:
@@ -257,6 +262,8 @@ def _role(chosen: RoleSettings, policy: Any) -> Role:
         context=complete(chosen.context(), Context, where=f"context: {chosen.context.name}"),
         frozen=chosen.frozen,
         prompt=chosen.prompt,
+        instruction=chosen.instruction,
+        reader=complete(chosen.reader(), Reader, where=f"reader: {chosen.reader.name}"),
         parser=chosen.parser,
         tools=_tools(chosen.tools),
         acts_for=chosen.acts_for,

@@ -27,7 +27,7 @@ def test_1_and_2_language(recipe: Path, palaestra: Command) -> None:
     assert tokenizer.decode(ids[0]).strip() == "say red"
     assert model(ids).logits.shape == (1, ids.shape[1], len(tokenizer))
     trained = load_file("runs/small/checkpoints/step-000001/main.safetensors")
-    assert all(torch.equal(trained[f"model.{name}"], tensor) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(trained[f"model.{name}"], tensor) for name, tensor in model.named_parameters())
 
     again = ["policies.main.load=hf", "run=runs/again", "warm_start=null"]
     assert palaestra("train", recipe, "language.yaml", *again, "--quiet").code == 0

@@ -123,13 +123,23 @@ def _without_time(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if not key.startswith(("time/", "queue/"))}
 
 
+def _with_tied(state: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a file with the tied head under both its names, as earlier versions wrote it."""
+    tied = {
+        name.replace("model.embed_tokens.", "lm_head."): tensor
+        for name, tensor in state.items()
+        if name.endswith("model.model.embed_tokens.weight")
+    }
+    return dict(sorted((tied | state).items()))
+
+
 def _weights(place: Path) -> Iterator[tuple[str, Any]]:
     """Every tensor and number of a checkpoint, file by file."""
     from safetensors.torch import load_file
 
     for path in sorted(place.iterdir()):
         if path.suffix == ".safetensors":
-            yield path.name, load_file(path)
+            yield path.name, _with_tied(load_file(path))
         elif path.suffix == ".pt":
             state = torch.load(path, weights_only=True)
             if path.name.startswith("learner."):

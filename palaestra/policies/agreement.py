@@ -1,0 +1,92 @@
+"""Compares a language model's numbers at the start of a run: engine, trainer, and a plain pass of transformers.
+
+A model whose engine and trainer differ would learn from wrong importance ratios, and nothing else would show it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import torch
+
+from palaestra.data.protocols import Request
+from palaestra.errors import ContractError
+from palaestra.policies.language_trainer import LanguageTrainer
+from palaestra.policies.sequences import LanguageSamples
+
+PROMPTS = ((5, 9, 7, 3, 8, 2), (5, 9, 7, 4), (6, 2, 9, 9, 1))  # ids; two prompts begin alike
+RESPONSE = 4  # tokens
+BOUNDS = {torch.float64: 1e-4, torch.float32: 1e-4}  # largest differences of log-probabilities, in nats
+LOW_BOUND = 0.25  # with weights of low precision
+
+
+def refuse_disagreement(policy: LanguageTrainer) -> None:
+    """Compare the log-probabilities of a few sampled tokens.
+
+    The engine samples responses to three prompts at once. The trainer evaluates them in one batch. transformers reads
+    each sequence alone.
+
+    Raises: ContractError with the largest differences, if one of them is too large.
+    """
+    size = policy.network.model.config.get_text_config().vocab_size
+    prompts = [np.array([i % size for i in prompt], np.int32) for prompt in PROMPTS]
+    room = min(RESPONSE, policy.limit - max(map(len, prompts)))
+    if room < 1:
+        return
+    sampled = asyncio.run(_sampled(policy, prompts, room))
+    ids = [np.concatenate([prompt, action.tokens]) for prompt, action in zip(prompts, sampled, strict=True)]
+    places = [np.arange(len(prompt), len(one)) for prompt, one in zip(prompts, ids, strict=True)]
+    engine = torch.from_numpy(np.concatenate([action.logprobs for action in sampled])).float()
+    with torch.no_grad():
+        trainer = policy.forward(_samples(policy, ids, places), range(len(ids)), ("logprob",))["logprob"].float().cpu()
+        plain = torch.cat([_plain(policy.model, one, at) for one, at in zip(ids, places, strict=True)])
+    dtype = next(policy.network.model.parameters()).dtype
+    bound = BOUNDS.get(dtype, LOW_BOUND)
+    pairs = {"engine and trainer": (engine, trainer), "trainer and transformers": (trainer, plain)}
+    found = {names: float((left - right).abs().max()) for names, (left, right) in pairs.items()}
+    if any(not difference <= bound for difference in found.values()):
+        shown = ", ".join(f"{names} by {difference:.2g}" for names, difference in found.items())
+        raise ContractError(
+            where=f"policy {policy.name}, {type(policy.network.model).__name__}",
+            what=f"log-probabilities of the same tokens differ: {shown} nats. With {dtype} at most {bound:g} is right.",
+            remedy="Use a model of another architecture, or report this one.",
+        )
+
+
+async def _sampled(policy: Any, prompts: list[np.ndarray], room: int) -> list[Any]:
+    engine = policy.connected()
+
+    async def one(number: int, prompt: np.ndarray) -> Any:
+        session = ("agreement", number)
+        request = Request(policy=policy.name, session=session, prompt=prompt, seed=number, max_tokens=room)
+        try:
+            return (await engine.generate(request)).action
+        finally:
+            engine.close(session)
+
+    return list(await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts))))
+
+
+def _samples(policy: LanguageTrainer, ids: list[np.ndarray], places: list[np.ndarray]) -> LanguageSamples:
+    lengths = [len(one) for one in places]
+    nothing = np.full(len(ids), -1, np.int64)
+    return LanguageSamples(
+        ids=ids,
+        places=places,
+        token_index=np.arange(sum(lengths)),
+        token_start=np.cumsum([0, *lengths]),
+        end_row=nothing,
+        ends=nothing,
+        temperature=1.0,
+        token_cost=policy.token_cost,
+    )
+
+
+def _plain(model: Any, ids: np.ndarray, places: np.ndarray) -> torch.Tensor:
+    """Log-probabilities of the tokens at these places, by the model's own forward pass over one sequence."""
+    tokens = torch.from_numpy(ids).long().to(model.device)
+    at = torch.from_numpy(places).to(model.device)
+    logits = model(input_ids=tokens[None], use_cache=False).logits[0, at - 1].float()
+    return torch.log_softmax(logits, -1).gather(1, tokens[at][:, None])[:, 0].cpu()

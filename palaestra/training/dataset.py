@@ -43,8 +43,8 @@ class Dataset(Experience):
     ) -> None:
         """
         Args:
-            path: of the file, from the recipe's folder or the working folder; `dpo/pairs.jsonl` is a file in the folder of
-                a system.
+            path: of the file, from the recipe's folder or the working folder; `dpo/pairs.jsonl` is a file in the folder
+                of a system.
             batch: records of an iteration. Higher: smoother gradients, fewer updates in one pass over the file.
             shuffle: use a new random order in each pass over the file.
             agent: the role whose conversations the file holds; None: the only role.

@@ -23,6 +23,7 @@ from palaestra.data import Action
 from palaestra.envs.worlds.dataset.world import AGENT, Dataset
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.recipe import Recipe, load
+from palaestra.store.records import read_records
 from palaestra.testing import check_environment
 from tests.messages import told
 
@@ -407,3 +408,17 @@ def test_the_words_of_the_recipe_are_those_of_its_script():
     env.reset(task)
     words = env.state.problem.columns["words"].split(", ")
     assert judged(env, ", ".join(reversed(words)), task=task).info["success"]
+
+
+def test_demonstrations_of_the_same_file_stand_beside_the_recipe(file, tmp_path, monkeypatch):
+    file([{**row, "completion": row["answer"]} for row in ROWS])
+    (tmp_path / "sft.yaml").write_text(
+        "environment: {dataset: {path: train.jsonl}}\n"
+        "experience: {dataset: {path: train.jsonl, batch: 4}}\n"
+        "policies: {main: {policy: language}}\n"
+        "loss: behavior_cloning\n"
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    options = load([str(tmp_path / "sft.yaml")]).settings.experience.options
+    assert options["path"] == str(tmp_path / "train.jsonl")
+    assert [len(record) for record in read_records(tmp_path / "train.jsonl", AGENT)] == [1] * len(ROWS)

@@ -40,9 +40,9 @@ def shown(name: str, step: Step, setup: Any) -> list[str]:
     """Lines about the first act of a role."""
     role = setup.role(name)
     lines = [f"role {name}, policy {step.policy}"]
-    tokenizer = getattr(role.policy, "tokenizer", None)
-    if tokenizer is None or not len(step.prompt):
+    if role.policy.renderer is None or not len(step.prompt):
         return [*lines, f"it reads no tokens; the observation is: {step.observation.text or step.observation.vector!r}"]
+    tokenizer = role.policy.tokenizer
     ids = [int(i) for i in step.prompt]
     tools = [] if role.tools is None else [tool.manual() for tool in role.tools.tools]
     ends = ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in role.policy.renderer.stop)

@@ -173,6 +173,12 @@ def plan(recipe: Layers, smoke: Smoke = False) -> None:
 
 
 @app.command()
+def show(recipe: Layers, smoke: Smoke = False) -> None:
+    """Show the first prompt of each role as text and as ids, its tools, and how its reply is read."""
+    _command("show", recipe=recipe, smoke=smoke)
+
+
+@app.command()
 def recipes() -> None:
     """List the recipes of Palaestra: what each trains, on what, how long it takes and what it needs."""
     _command("recipes")

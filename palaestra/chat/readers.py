@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
+from palaestra.chat.reply_calls import calls_of
 from palaestra.registry import register
 from palaestra.tools.calls import dumps
 from palaestra.tools.formats import format_of
-from palaestra.tools.reply_calls import calls_of
 
 THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
@@ -121,7 +121,7 @@ class LastLine:
 class ToolCalls:
     """The act is the call of a tool in any of the usual forms, rewritten as `{"name": …, "arguments": {…}}`.
 
-    It reads the forms of Hermes and Qwen, Llama, Mistral, gpt-oss, Qwen3-Coder and GLM (`palaestra.tools.reply_calls`).
+    It reads the forms of Hermes and Qwen, Llama, Mistral, gpt-oss, Qwen3-Coder and GLM (`palaestra.chat.reply_calls`).
     """
 
     def __init__(self, *, text: bool = False) -> None:

@@ -100,7 +100,7 @@ class Role:
         """
         chosen = self.instruction
         if chosen is None:
-            chosen = "environment" if getattr(getattr(self.policy, "renderer", None), "instructed", False) else "none"
+            chosen = "environment" if self.policy.renderer is not None and self.policy.renderer.instructed else "none"
         if chosen == "none":
             return None
         text = "{environment}" if chosen == "environment" else chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from palaestra.chat.readers import Bare, LastLine, Reader, Tagged, ToolCalls
-from palaestra.tools.reply_calls import calls_of
+from palaestra.chat.reply_calls import calls_of
 
 TAGGED = {
     "<think>a lamp <action>no</action></think>\n<action>take lamp</action>": "take lamp",

@@ -167,6 +167,12 @@ def explain(recipe: Layers, smoke: Smoke = False) -> None:
 
 
 @app.command()
+def plan(recipe: Layers, smoke: Smoke = False) -> None:
+    """Show the memory that a recipe needs: weights, training, one pass of an update, and the cache. Nothing starts."""
+    _command("plan", recipe=recipe, smoke=smoke)
+
+
+@app.command()
 def recipes() -> None:
     """List the recipes of Palaestra: what each trains, on what, how long it takes and what it needs."""
     _command("recipes")

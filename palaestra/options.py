@@ -45,6 +45,23 @@ Aggregation = Literal[  # how the losses of tokens become one number (`palaestra
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Marks an option whose texts name files: `Annotated[str, Files()]`.
+
+    A recipe looks for a relative path in its own folder first, then in the working folder. The part gets the path of
+    the file that was found. Other texts stay as they are.
+
+    Args:
+        functions: True: only texts such as `rewards.py:correct`, a function of a file, name files.
+    """
+
+    functions: bool = False
+
+
+File = Annotated[str, Files()]
+
+
 class Section(pydantic.BaseModel):
     """A section of a recipe. It refuses unknown keys.
 

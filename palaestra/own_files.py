@@ -17,6 +17,8 @@ from typing import Any
 
 from palaestra.errors import ContractError
 
+OF_FILE = re.compile(r"\.py:\w+$")  # `path/to/file.py:function`
+LONGEST_PATH = 1000  # characters; a longer text names no file
 _FILES: dict[str, str] = {}  # name of a module → its file
 
 
@@ -109,6 +111,41 @@ def locate(path: Path, folders: Sequence[str]) -> dict[str, str]:
             return {"file": str((folder / path).resolve()), "folder": found_from}
     looked = dict.fromkeys(place for folder in folders if (place := os.path.relpath(folder)) != ".")
     raise FileNotFoundError(f"no file {path}" + (f" in {', '.join(looked)} or the working folder" if looked else ""))
+
+
+def located(value: Any, folders: Sequence[str], *, functions: bool = False) -> tuple[Any, tuple[str, ...]]:
+    """Replace the texts in a value that name files, or functions of files, by absolute paths.
+
+    Args:
+        value: a text, or lists and mappings of texts. Keys of mappings count too.
+        folders: the folders in which a relative path is searched for, in this order.
+        functions: True: only `path/to/file.py:function` names a file.
+
+    Returns: the new value, and the folders in which files were found. A text that names no file stays as it is.
+    """
+    used: dict[str, None] = {}
+
+    def absolute(text: str) -> str:
+        file, attribute = text, ""
+        if OF_FILE.search(text):
+            file, _, attribute = text.rpartition(":")
+        elif functions:
+            return text
+        for folder in folders if len(file) < LONGEST_PATH and not os.path.isabs(file) else ():
+            if os.path.exists(os.path.join(folder, file)):
+                start = str(Path(folder).resolve())
+                used[start] = None
+                return os.path.join(start, file) + (f":{attribute}" if attribute else "")
+        return text
+
+    def replaced(inner: Any) -> Any:
+        if isinstance(inner, Mapping):
+            return {replaced(key): replaced(one) for key, one in inner.items()}
+        if isinstance(inner, list | tuple):
+            return type(inner)(replaced(one) for one in inner)
+        return absolute(inner) if isinstance(inner, str) else inner
+
+    return replaced(value), tuple(used)
 
 
 @functools.cache

@@ -29,6 +29,8 @@ from palaestra.options import (
     Columns,
     Degrees,
     Discount,
+    File,
+    Files,
     Fraction,
     NonNegative,
     OptionGroup,
@@ -55,6 +57,8 @@ __all__ = [  # without constants; import the names of `palaestra.options` from h
     "Columns",
     "Degrees",
     "Discount",
+    "File",
+    "Files",
     "Fraction",
     "NonNegative",
     "OptionGroup",
@@ -79,10 +83,12 @@ WRITTEN = "Write `module:attribute`, or `path/to/file.py:attribute` from the rec
 
 SLOTS: dict[str, str] = {
     "environment": "where agents act: tasks, observations, rewards",
+    "verifier": "what a reply is worth, for the environment `dataset`",
     "policy": "what maps observations to actions",
     "context": "how a history becomes prompt tokens",
     "engine": "what generates the responses of language policies",
     "program": "who acts when in an episode",
+    "reader": "what of a reply is the act: all of it, a tag, the last line, a tool call",
     "parser": "what a response means: a choice, a number",
     "tool": "what a role alone may call",
     "rollout": "how episodes are run",
@@ -119,6 +125,7 @@ DECLARED: dict[str, Any] = {
     "provides": None,  # frozenset of the columns that it gives to tables; None: unknown
     "abilities": None,  # of an environment, their names (palaestra.data.abilities); of a policy, a function of options
     "outputs_with": None,  # of a policy: a function of options that returns the outputs which it has with them
+    "size": None,  # of a policy: a function of options and the sizes of its bases (palaestra.models.sizes.PolicySize)
     "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
     "small": {},  # options that make it small and quick, for a smoke run (palaestra.recipe.smoke)
     "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files

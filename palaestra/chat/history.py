@@ -7,10 +7,11 @@ it keeps.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from palaestra.chat.render import Renderer, head_of
+from palaestra.chat.render import ChatRenderer, Renderer, head_of, reply_of
 from palaestra.data import Observation
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
@@ -39,12 +40,82 @@ class _Appending:
         self.length += len(ids)
 
 
+class Dialogue:
+    """A conversation by a chat template, which writes the whole dialogue at every turn.
+
+    Where the template only adds to what it wrote before, the turn is added to the segment. Where it writes an earlier
+    turn in another way, for instance without the thoughts of a reply, a new segment begins with the dialogue as the
+    template writes it now. What was sampled stays exact in the segment in which it was sampled.
+
+    Args:
+        turns: most turns in a prompt; None: all. drop: number of turns that are dropped at once. keep_first: never drop
+            the first turn.
+    """
+
+    def __init__(
+        self, renderer: ChatRenderer, turns: int | None = None, drop: int = 1, keep_first: bool = False
+    ) -> None:
+        self._renderer, self._turns, self._drop, self._keep_first = renderer, turns, drop, keep_first
+        self._held: list[list[dict[str, Any]]] = []  # the messages of each held turn, its reply last
+        self._shown = ""  # the segment as text
+        self._instruction: str | None = None
+        self._segment, self._fresh = -1, True
+        self.length = 0
+
+    def observe(self, observation: Observation) -> Prompt:
+        if not self._held and self._segment < 0:
+            self._instruction = observation.instruction
+            self._held.append(self._renderer.opening(None, observation))
+        else:
+            self._held.append([self._renderer.turn(observation)])
+        if self._turns is not None and len(self._held) > self._turns:
+            pinned = 1 if self._keep_first and self._turns > 1 else 0
+            del self._held[pinned : pinned + min(self._drop, len(self._held) - 1 - pinned)]
+            self._fresh = True
+        written, follows = self._written()
+        fresh = self._fresh or not follows
+        ids = self._renderer.ids(written if fresh else written[len(self._shown) :])
+        self._segment += fresh
+        self.length = len(ids) if fresh else self.length + len(ids)
+        self._shown, self._fresh = written, False
+        return Prompt(ids, self._segment, fresh)
+
+    def _written(self) -> tuple[str, bool]:
+        """The dialogue as text, and whether it begins with what the segment shows."""
+        written = self._renderer.written(self._messages())
+        if not self._fresh and not written.startswith(self._shown):
+            reply = self._held[-2][-1]  # some templates write a space before a reply, which the model has sampled
+            spaced, reply["content"] = reply["content"], reply["content"].lstrip()
+            without = self._renderer.written(self._messages())
+            if without.startswith(self._shown):
+                return without, True
+            reply["content"] = spaced
+        return written, written.startswith(self._shown)
+
+    def _messages(self) -> list[dict[str, Any]]:
+        messages = [message for turn in self._held for message in turn]
+        return self._renderer.led(self._instruction, messages)
+
+    def respond(self, ids: np.ndarray) -> None:
+        renderer, kept = self._renderer, [int(i) for i in ids]
+        closing = renderer.closing
+        count = next((n for n in range(len(closing), 0, -1) if tuple(kept[-n:]) == closing[:n]), 0)
+        kept = kept[: len(kept) - count]
+        if kept and not count and kept[-1] in renderer.stop:  # an end that the template does not write
+            kept.pop()
+            self._fresh = True
+        said = renderer.said(np.array(kept, np.int32))
+        self._held[-1].append(reply_of(said, thinking=renderer.thinking(self._shown)))
+        self._shown += renderer.as_written(said) + renderer.closed(count)
+        self.length += len(ids)
+
+
 @register("context", "full_history")
 class FullHistory(Context):
     """The prompt has everything since the start of the episode. It is one segment, so the engine reads each id once."""
 
     def start(self, renderer: Renderer) -> Conversation:
-        return _Appending(renderer)
+        return Dialogue(renderer) if isinstance(renderer, ChatRenderer) else _Appending(renderer)
 
 
 class _Windowed:
@@ -93,7 +164,8 @@ class Window(Context):
         self._turns, self._drop, self._keep_first = turns, drop, keep_first
 
     def start(self, renderer: Renderer) -> Conversation:
-        return _Windowed(renderer, self._turns, self._drop, self._keep_first)
+        kind = Dialogue if isinstance(renderer, ChatRenderer) else _Windowed
+        return kind(renderer, self._turns, self._drop, self._keep_first)  # type: ignore[arg-type]
 
 
 @register("context", "latest_only")
@@ -101,4 +173,4 @@ class LatestOnly(Context):
     """The prompt has the present observation only, so each turn is a segment. For observations that say everything."""
 
     def start(self, renderer: Renderer) -> Conversation:
-        return _Windowed(renderer, 1, 1, False)
+        return Dialogue(renderer, 1) if isinstance(renderer, ChatRenderer) else _Windowed(renderer, 1, 1, False)

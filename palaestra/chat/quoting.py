@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import AddedToken
@@ -34,6 +35,8 @@ class Quoting:
         names = {token.content: f"\ue000{secret}:{i}\ue001" for i, token in kept.items()}
         marks = {text: f"\ue000{secret}#{place}\ue001" for place, text in enumerate(names)}
         self._gap = f"\ue000{secret}\ue001"
+        self._ids_of = {names[token.content]: i for i, token in kept.items()}
+        self._named = re.compile(f"\ue000{secret}:\\d+\ue001")
         self._names, self._marks, self._texts = names, marks, {mark: text for text, mark in marks.items()}
         longest_first = sorted(names, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
@@ -62,6 +65,19 @@ class Quoting:
     def own(self, written: str) -> str:
         """The template's text for quoted messages, with each special token replaced by its new name."""
         return self._special.sub(lambda found: self._names[found[0]], written)
+
+    def leading(self, text: str) -> list[int]:
+        """The ids of the special tokens with which a text of `own` begins."""
+        found, place = [], 0
+        while (name := self._named.match(text, place)) is not None:
+            found.append(self._ids_of[name[0]])
+            place = name.end()
+        return found
+
+    def named(self, ids: Sequence[int]) -> str:
+        """The names of special tokens, as `own` writes them."""
+        names = {i: name for name, i in self._ids_of.items()}
+        return "".join(names[i] for i in ids)
 
     def ids(self, text: str) -> list[int]:
         """The token ids of a text that `own` returned, or of a part of it."""

@@ -129,6 +129,23 @@ class HasTools(Protocol):
 
 
 @runtime_checkable
+class HasInstruction(Protocol):
+    """`instruction`: tells an agent the rules and the commands of the environment, in words.
+
+    Models with a chat template get it as the system message (`agents.….instruction`).
+    """
+
+    def instruction(self, agent: str) -> str:
+        """What `agent` should know before it acts: its goal, the commands in the form that `step` reads, and what ends
+        the episode.
+
+        It is the same in every episode, needs no `reset` and changes nothing. What differs between tasks belongs into
+        observations; how to think or to wrap a reply belongs to the role's reader.
+        """
+        ...
+
+
+@runtime_checkable
 class HasGuidance(Protocol):
     """`guidance`: has a teacher that knows the answer and gives hints that do not contain it.
 
@@ -204,6 +221,7 @@ ABILITIES: dict[str, type] = {
     "snapshot": HasSnapshot,
     "global_state": HasGlobalState,
     "tools": HasTools,
+    "instruction": HasInstruction,
     "guidance": HasGuidance,
     "vector": HasVector,
     "box": HasBox,

@@ -56,9 +56,10 @@ class Action:
     """What one agent did.
 
     Attributes:
-        text: the action as text (decoded response, end-of-turn token removed).
+        text: the action as text (decoded response, end-of-turn token removed). A role's reader takes it out of `reply`.
         value: what the environment receives: a string, an index or an array. Defaults to `text`.
         tool_calls: parsed tool calls, if any.
+        reply: the whole response as text, where a role's reader took `text` out of it; None: `text` is the response.
         tokens: int32 (n,), exactly the sampled response tokens, end-of-turn token included.
         logprobs: float32 (n,), log-probabilities of the distribution that was sampled from.
         entropy: float32 (n,), per-token entropy in nats, if asked for.
@@ -74,6 +75,7 @@ class Action:
     entropy: np.ndarray | None = None
     versions: np.ndarray | None = None
     finish: FinishReason = FinishReason.CHOICE
+    reply: str | None = None
 
     def __post_init__(self) -> None:
         if self.value is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard
@@ -14,14 +14,15 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from palaestra.engines.attention import ROW_MULTIPLE, Attend, Batch, Row, round_up
-from palaestra.engines.slots import Shape, SlotStore
+from palaestra.engines.blocks import BLOCK, BlockStore, Shape
+from palaestra.engines.session import Statistics
 from palaestra.errors import ContractError
 from palaestra.models.adapters import Addition, low_rank
 
 # (batch) → logits (rows, vocabulary) after each row's last token, in packing order
 Forward = Callable[[Batch], Tensor]
 
-ATTENTION = "palaestra_slots"
+ATTENTION = "palaestra_blocks"
 _attend: ContextVar[Attend] = ContextVar("palaestra_attend")
 
 
@@ -37,7 +38,7 @@ def forward_of(model: PreTrainedModel, *, length: int) -> Forward:
     if is_plain_llama(model):
         return LlamaForward(model, length=length)
     forward = TransformersForward(model)
-    _verify(model, forward)
+    _verify(model, forward, length)
     return forward
 
 
@@ -91,7 +92,7 @@ def _our_attention(model: PreTrainedModel, attend: Attend) -> Iterator[None]:
         _attend.reset(token)
 
 
-def _slot_attention(
+def _block_attention(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -111,28 +112,46 @@ def _slot_attention(
     return out[None], None
 
 
-ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _slot_attention)
+ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _block_attention)
 
 
 @torch.inference_mode()
-def _verify(model: PreTrainedModel, forward: Forward) -> None:
-    """Read six ids in two pieces and compare with the model's own pass."""
-    ids = [i % model.config.get_text_config().vocab_size for i in range(1, 7)]
+def _verify(model: PreTrainedModel, forward: Forward, length: int) -> None:
+    """Read a long and a short session in pieces, then one more id of each together; compare with the model's own pass.
+
+    The long one has more than two blocks, so that blocks, windows and chunks of that size are seen.
+    """
+    size = model.config.get_text_config().vocab_size
     weight = next(model.parameters())
-    store = SlotStore(shape=shape_of(model), length=64, limit=2, device=weight.device, dtype=weight.dtype)
-    slots = store.take(), store.take()
-    assert slots == (0, 1)
-    training = model.training
-    expected = model.eval()(input_ids=torch.tensor([ids], device=weight.device), use_cache=False).logits[0, -1]
-    model.train(training)
+    shape = shape_of(model)
+    store = BlockStore(
+        shape=shape, limit=2**62, device=weight.device, dtype=weight.dtype, statistics=Statistics(), first_bytes=0
+    )
+    sessions = [[(7 * i + 1) % size for i in range(min(count, length))] for count in (2 * BLOCK + 9, 6)]
+    blocks = [[store.take() or 0 for _ in range(-(-len(ids) // BLOCK))] for ids in sessions]
     try:
-        forward(Batch([Row(1, 0, ids[:4])], store))
-        logits = forward(Batch([Row(1, 4, ids[4:])], store))[0]
-        same = torch.allclose(logits.float(), expected.float(), atol=1e-4 if weight.dtype == torch.float32 else 0.1)
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        expected = torch.stack([_own_logits(model, ids) for ids in sessions])
+        begin = [Row(held, 0, ids[: len(ids) // 2]) for held, ids in zip(blocks, sessions, strict=True)]
+        middle = [Row(held, row.end, ids[row.end : -1]) for held, row, ids in zip(blocks, begin, sessions, strict=True)]
+        end = [Row(held, len(ids) - 1, ids[-1:]) for held, ids in zip(blocks, sessions, strict=True)]
+        for rows in (begin, middle, end):
+            logits = forward(Batch(rows, store))
+        difference = (logits.float().log_softmax(-1) - expected.float().log_softmax(-1)).abs().max().item()
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
         raise _refused(model, f"its forward pass failed: {error}") from error
-    if not same:
-        raise _refused(model, "its cached and its uncached logits differ")
+    # Not a number is a model that has diverged: its requests fail, and say so.
+    if difference > (1e-3 if weight.dtype == torch.float32 else 0.5):
+        raise _refused(model, f"its cached and its uncached log-probabilities differ by {difference:.3g}")
+
+
+def _own_logits(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
+    training = model.training
+    device = next(model.parameters()).device
+    try:
+        result = model.eval()(input_ids=torch.tensor([list(ids)], device=device), use_cache=False, logits_to_keep=1)
+    finally:
+        model.train(training)
+    return result.logits[0, -1]  # type: ignore[no-any-return]
 
 
 def _refused(model: PreTrainedModel, why: str) -> ContractError:

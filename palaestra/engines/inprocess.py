@@ -17,6 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from palaestra.data.protocols import Engine, Request, Response
+from palaestra.engines.blocks import BLOCK
+from palaestra.engines.memory import limit_of, said
 from palaestra.engines.server import PolicyServer
 from palaestra.engines.session import SessionState, Statistics, refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
@@ -31,7 +33,7 @@ class InProcessEngine(Engine):
     """Generates in this process with the models that are trained. Their weights are shared and never copied.
 
     Keys and values of a session are kept from turn to turn, so every id is computed once. A prompt with which several
-    sessions start is computed once and copied.
+    sessions start is computed and stored once. The memory for keys and values has a limit in bytes.
 
     Attributes:
         statistics: counters of tokens and forward passes; `statistics.reset()` sets them to 0.
@@ -44,7 +46,8 @@ class InProcessEngine(Engine):
         models: Mapping[str, PreTrainedModel],
         device: str | torch.device | None = None,
         *,
-        max_sessions: PositiveInt = 1024,
+        memory: int | float | str | None = None,
+        max_sessions: PositiveInt | None = None,
         max_length: PositiveInt | None = None,
         chunk_tokens: PositiveInt = 2048,
     ) -> None:
@@ -52,13 +55,16 @@ class InProcessEngine(Engine):
         Args:
             models: causal language models by policy name; used as they are, in place.
             device: where to move the models first; None leaves them.
-            max_sessions: sessions per policy whose keys and values are kept; the longest unused gives way and is
-                recomputed from its ids when it comes back. Higher: more memory, less recomputed. Usual: the number
-                of agents that act in one iteration.
-            max_length: most ids per session; None: the model's context. Lower: less memory.
+            memory: most bytes of keys and values, for all policies together: a number of bytes, a text such as "4GB",
+                or a share, in (0, 1), of what is free at the start; None: 0.25 on a CPU and 0.5 on a GPU. Sessions that
+                do not fit give way, idle ones first, and are recomputed from their ids. Higher: less recomputed.
+            max_sessions: sessions per policy whose keys and values are kept; None: as many as fit. Lower: less memory.
+            max_length: most ids per session; None: the model's context.
             chunk_tokens: most new ids per forward pass. Higher: fewer calls, more memory. Usual: 512 to 8192.
         """
         self.statistics = Statistics()
+        self._memory, self._limit = memory, 0
+        limit_of(memory, torch.device("cpu"))  # refuse a mistake at once
         self._make = functools.partial(
             PolicyServer,
             statistics=self.statistics,
@@ -88,7 +94,7 @@ class InProcessEngine(Engine):
         server = self._server(request.policy)
         self._start()
         sessions = self._sessions.setdefault(request.session, {})
-        session = sessions.setdefault(request.policy, SessionState(epoch=server.epoch))
+        session = sessions.setdefault(request.policy, SessionState())
         _check(request, session, server)
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         session.begin(request, future)
@@ -129,14 +135,28 @@ class InProcessEngine(Engine):
             raise ContractError(
                 where="in-process engine", what=f"policy `{policy}` is served already.", remedy="Call `dismiss` first."
             )
-        self._servers[policy] = self._make(policy, model, version=version)
+        if not self._limit:
+            self._limit = limit_of(self._memory, next(model.parameters()).device)
+        self._servers[policy] = self._make(policy, model, version=version, memory=self._limit)
+        self._divide()
 
     def dismiss(self, policy: str) -> None:
         """Stop serving a policy, whose sessions must be closed. Unknown policies are ignored."""
         self._servers.pop(policy, None)
+        self._divide()
+
+    def _divide(self) -> None:
+        """Each policy has an equal part of the memory."""
+        for server in self._servers.values():
+            server.store.limit = self._limit // len(self._servers)
+
+    def sleep(self) -> None:
+        """Free all keys and values. Open sessions are computed again at their next request."""
+        for server in self._servers.values():
+            server.sleep()
 
     def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Forget the cached keys and values, since the shared module has changed. `named_tensors` is not read.
+        """Free the cached keys and values, since the shared module has changed. `named_tensors` is not read.
 
         Open sessions are computed again at their next request.
         """
@@ -220,6 +240,7 @@ def _check(request: Request, session: SessionState, server: PolicyServer) -> Non
             where=where, what="it is generating already.", remedy="Send one request at a time, or `fork` the session."
         )
     total = len(session.ids) + len(request.prompt)
+    store, most = server.store, min(total + request.max_tokens, server.length)
     if total >= server.length:
         raise EpisodeFailure(
             boundary="engine",
@@ -227,6 +248,14 @@ def _check(request: Request, session: SessionState, server: PolicyServer) -> Non
             what=f"the prompt has {total} ids ({len(request.prompt)} new), and the context holds {server.length}: "
             "there is no room for a response.",
             remedy="Use a context that forgets (window, latest-only), fewer turns, or a model with a longer context.",
+        )
+    if -(-most // BLOCK) > store.most:
+        raise EpisodeFailure(
+            boundary="engine",
+            where=where,
+            what=f"prompt and response may have {most} ids, whose keys and values take "
+            f"{said(-(-most // BLOCK) * store.block_bytes)}, and the policy has {said(store.limit)}.",
+            remedy="Raise `memory` of engine: in_process, or lower the most tokens of a response.",
         )
     if total == 0 or request.max_tokens < 1:
         what = "a request needs a prompt and max_tokens ≥ 1."

@@ -1,4 +1,4 @@
-"""The server of one policy in the in-process engine: it gives sessions a slot, runs batches and draws tokens."""
+"""The server of one policy in the in-process engine: it gives sessions blocks, runs batches and draws tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from palaestra.engines.attention import LENGTH_MULTIPLE, Batch, Row, round_up
+from palaestra.engines.attention import Batch, Row
+from palaestra.engines.blocks import BLOCK, BlockStore, Prompt, chain_of, key_of
 from palaestra.engines.forward import forward_of, shape_of
 from palaestra.engines.sampling import draw, log_distribution, token_temperatures, uniform
 from palaestra.engines.session import SessionState, Statistics
-from palaestra.engines.slots import SlotStore
 from palaestra.errors import EpisodeFailure
 
 Answer = tuple[SessionState, Tensor]  # logits (vocabulary,) after a session's last id
@@ -26,7 +26,8 @@ class PolicyServer:
         model: the causal language model. The trainer uses the same object.
         statistics: counters, shared with the engine.
         version: of the weights.
-        max_sessions: most slots.
+        memory: the most bytes of keys and values.
+        max_sessions: most sessions whose keys and values are kept; None: any number.
         max_length: most ids of a session; None: the context length of the model.
         chunk_tokens: most new ids in one forward pass, unless one session has more.
     """
@@ -38,106 +39,175 @@ class PolicyServer:
         *,
         statistics: Statistics,
         version: int,
-        max_sessions: int,
+        memory: int,
+        max_sessions: int | None,
         max_length: int | None,
         chunk_tokens: int,
     ) -> None:
         self.name, self.version, self.statistics, self.chunk_tokens = name, version, statistics, chunk_tokens
         self.length = length_of(model, max_length)
         self.vocabulary: int = model.config.get_text_config().vocab_size
-        self.epoch = 0
+        self.max_sessions = max_sessions
         self._clock = 0
-        self._placed: dict[int, SessionState] = {}
+        self._placed: dict[SessionState, None] = {}
         weight = next(model.parameters())
         self._forward = forward_of(model, length=self.length)
-        self._store = SlotStore(
-            shape=shape_of(model),
-            length=round_up(self.length, LENGTH_MULTIPLE),
-            limit=max_sessions,
-            device=weight.device,
-            dtype=weight.dtype,
+        self.store = BlockStore(
+            shape=shape_of(model), limit=memory, device=weight.device, dtype=weight.dtype, statistics=statistics
         )
 
     # ---- sessions -----------------------------------------------------------------------------------------
     def weights_changed(self, version: int) -> None:
         """Make all caches invalid, since they belong to older weights. A session is computed anew at its next use."""
         self.version = version
-        self.epoch += 1
-        self._store.forget_all()
+        self.sleep()
+
+    def sleep(self) -> None:
+        """Drop all keys and values, and free their memory."""
+        for session in self._placed:
+            session.blocks, session.cached, session.whole = [], 0, 0
+        self._placed.clear()
+        self.store.clear()
 
     def release(self, session: SessionState) -> None:
-        """Free a session's slot."""
-        if session.slot is not None:
-            del self._placed[session.slot]
-            self._store.give(session.slot)
-            session.slot, session.cached = None, 0
+        """Give a session's blocks back."""
+        if session in self._placed:
+            del self._placed[session]
+            self.store.give(session.blocks)
+        session.blocks, session.cached, session.whole = [], 0, 0
 
-    @torch.inference_mode()
     def fork(self, session: SessionState) -> SessionState:
-        """A new session with the same ids, and with the same keys and values if a slot is free.
+        """A new session with the same ids, which shares the keys and values.
 
         If both sessions read the same ids next, such as the answer of a tool, these are computed only once.
         """
-        copied = SessionState(ids=list(session.ids), epoch=session.epoch, forked=True)
+        copied = SessionState(ids=list(session.ids), forked=True)
         session.forked = True
-        if session.slot is not None and session.cached and self._place(copied):
-            self._store.copy(session.slot, [self._slot(copied)], session.cached)
-            copied.cached, copied.seen = session.cached, session.cached
+        if session.cached and self._place(copied):
+            self._adopt(copied, session.blocks, session.cached, session.whole)
+            copied.seen = session.cached
         return copied
 
-    def _place(self, session: SessionState, *, evict: bool = False) -> bool:
-        """Give a session a slot, and drop a cache of older weights. Returns False, if no slot is free.
-
-        Args:
-            evict: take the slot of the idle session that was not used for the longest time.
-        """
-        if session.epoch != self.epoch:
-            session.cached, session.epoch = 0, self.epoch
-        if session.slot is None:
-            session.slot = self._store.take()
-        if session.slot is None and evict and self._evict():
-            session.slot = self._store.take()
-        if session.slot is None:
-            return False
-        self._placed[session.slot] = session
+    def _place(self, session: SessionState) -> bool:
+        """Let a session have blocks. Returns False, if `max_sessions` other ones have some."""
+        if session not in self._placed:
+            if self.max_sessions is not None and len(self._placed) >= self.max_sessions:
+                return False
+            self._placed[session] = None
         self._clock += 1
         session.used = self._clock
         return True
 
+    def _adopt(self, session: SessionState, blocks: Sequence[int], cached: int, whole: int) -> None:
+        """Let a session hold blocks whose first `cached` ids are its own."""
+        self.store.hold(blocks)
+        self.store.give(session.blocks)
+        session.blocks, session.cached, session.whole = list(blocks), cached, whole
+
     def _evict(self) -> bool:
-        idle = [session for session in self._placed.values() if session.request is None]
+        """Take the blocks of the idle session that was not used for the longest time."""
+        idle = [session for session in self._placed if session.request is None]
         if idle:
             self.release(min(idle, key=lambda session: session.used))
+            self.statistics.evictions += 1
         return bool(idle)
+
+    def _reserve(self, session: SessionState, sessions: Sequence[SessionState]) -> bool:
+        """Give a session the blocks of its next pass.
+
+        If there are none, idle sessions lose theirs, and then the youngest of those that came later.
+        """
+        while not self._extend(session):
+            if self._evict():
+                continue
+            younger = sessions[sessions.index(session) + 1 :]
+            victim = next((other for other in reversed(younger) if other.blocks), None)
+            if victim is None:
+                return False
+            self.release(victim)
+            self.statistics.evictions += 1
+        return True
+
+    def _extend(self, session: SessionState) -> bool:
+        """Take blocks for all ids of a session; what it writes to is then its own. False: the store is full."""
+        store, blocks = self.store, session.blocks
+        kept = -(-session.cached // BLOCK)
+        store.give(blocks[kept:])
+        del blocks[kept:]
+        if session.cached % BLOCK:
+            if store.is_shared(blocks[-1]):
+                block = store.take()
+                if block is None:
+                    return False
+                store.copy(blocks[-1], block)
+                store.give(blocks[-1:])
+                blocks[-1] = block
+            else:
+                store.forget(blocks[-1], beyond=session.cached)
+        while len(blocks) * BLOCK < len(session.ids):
+            block = store.take()
+            if block is None:
+                return False
+            blocks.append(block)
+        return True
 
     # ---- one step -----------------------------------------------------------------------------------------
     @torch.inference_mode()
     def advance(self, sessions: Sequence[SessionState]) -> None:
-        """Draw one more token for every session that has a slot or can get one. A failed session stops no other."""
-        ready = [session for session in sessions if self._place(session, evict=True)]
-        leaders, followers = self._split(ready)
-        answers = []
-        for chunk in _chunks(leaders, self.chunk_tokens):
-            answers += self._compute(chunk)
-        answers += self._take_over(followers)
+        """Draw one more token for every session that has memory or can get it. A failed session stops no other.
+
+        Args:
+            sessions: with requests in progress, in order of arrival. An earlier one never waits for a later one.
+        """
+        answers: list[Answer] = []
+        waiting = [session for session in sessions if self._place(session) or (self._evict() and self._place(session))]
+        while waiting:
+            leaders, waiting = self._split(waiting, answers)
+            # An older session may take the blocks of a younger one that has just got them.
+            ready = [one for one in leaders if one in self._placed and self._reserve(one, sessions)]
+            for chunk in _chunks([session for session in ready if session in self._placed], self.chunk_tokens):
+                answers += self._compute(chunk)
+            waiting = [session for session in waiting if session in self._placed]
+        self.store.forget_old_prompts()
         self._sample(self._finite(answers))
 
-    def _split(self, sessions: Sequence[SessionState]) -> tuple[list[SessionState], list[SessionState]]:
-        """Split sessions into leaders, which are computed, and followers, which copy a result.
+    def _split(
+        self, sessions: Sequence[SessionState], answers: list[Answer]
+    ) -> tuple[list[SessionState], list[SessionState]]:
+        """Split sessions into those to compute now, and those that can share what these compute.
 
-        A follower has the same ids as another session that is cached already or computed in this step.
+        A session whose ids are all computed already gets its answer at once. Others take over the leading blocks that
+        are known.
         """
-        leaders, followers = [], []
-        fresh: set[tuple[int, ...]] = set()
+        leaders, later = [], []
+        fresh: set[bytes] = set()
         for session in sessions:
-            if _may_share(session):
-                prompt = tuple(session.ids)
-                if prompt in fresh or self._store.find(prompt):
-                    followers.append(session)
-                    continue
-                fresh.add(prompt)
-            leaders.append(session)
-        return leaders, followers
+            if not _may_share(session):
+                leaders.append(session)
+                continue
+            key = key_of(session.ids)
+            prompt = self.store.find(key)
+            if prompt is not None:
+                self.statistics.shared_tokens += prompt.length - session.cached
+                self._adopt(session, prompt.blocks, prompt.length, prompt.whole)
+                session.forked, session.seen = False, max(session.seen, prompt.length)
+                answers.append((session, prompt.logits))
+                continue
+            # The last id is always computed: its logits are needed.
+            chain = chain_of(session.ids[:-1])
+            if session.cached == BLOCK * session.whole:
+                known = self.store.leading(chain)
+                if len(known) > session.whole:
+                    self.statistics.shared_tokens += BLOCK * len(known) - session.cached
+                    self._adopt(session, known, BLOCK * len(known), len(known))
+                    session.seen = max(session.seen, session.cached)
+            new = {key, *chain[session.whole :]} if session.cached == BLOCK * session.whole else {key}
+            if key in fresh or (session.whole < len(chain) and chain[session.whole] in fresh and len(new) > 1):
+                later.append(session)
+            else:
+                fresh |= new
+                leaders.append(session)
+        return leaders, later
 
     def _compute(self, sessions: Sequence[SessionState]) -> list[Answer]:
         try:
@@ -150,21 +220,14 @@ class PolicyServer:
         return [answer for session in sessions for answer in self._compute([session])]
 
     def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answer]:
-        rows = []
-        for session in sessions:
-            # The pass overwrites the slot from here on, even if it fails.
-            self._store.forget(self._slot(session), beyond=session.cached)
-            rows.append(Row(self._slot(session), session.cached, session.ids[session.cached :]))
-        batch = Batch(rows, self._store)
+        rows = [Row(session.blocks, session.cached, session.ids[session.cached :]) for session in sessions]
+        batch = Batch(rows, self.store)
         logits = self._forward(batch)
         self.statistics.forward_calls += 1
         self.statistics.padded_tokens += len(batch.ids) - batch.real
-        answers = []
-        for place, index in enumerate(batch.order):
-            session = sessions[index]
-            answers.append((session, logits[place]))
-            self._note(session, logits[place])
-        return answers
+        for session, row in zip(sessions, logits, strict=True):
+            self._note(session, row)
+        return list(zip(sessions, logits, strict=True))
 
     def _note(self, session: SessionState, logits: Tensor) -> None:
         statistics = self.statistics
@@ -174,37 +237,18 @@ class PolicyServer:
         else:
             statistics.prefill_tokens += new
         statistics.recomputed_tokens += max(0, session.seen - session.cached)
-        if _may_share(session):
+        share, full = _may_share(session), len(session.ids) // BLOCK
+        if session.cached == BLOCK * session.whole and full > session.whole:
+            chain = chain_of(session.ids)
+            for place in range(session.whole, full):
+                self.store.note(session.blocks[place], chain[place])
+            session.whole = full
+        if share:
             # A view, instead of a clone, would keep the logits of the whole batch in memory.
-            self._store.remember(self._slot(session), tuple(session.ids), logits.clone())
+            prompt = Prompt(tuple(session.blocks), session.whole, len(session.ids), logits.clone())
+            self.store.remember(key_of(session.ids), prompt)
         session.cached, session.forked = len(session.ids), False
         session.seen = max(session.seen, session.cached)
-
-    def _take_over(self, sessions: Sequence[SessionState]) -> list[Answer]:
-        """Copy keys, values and logits to followers. If its leader failed, a follower is a leader in the next step."""
-        copies: dict[tuple[int, int], list[int]] = {}
-        answers: list[Answer] = []
-        for session in sessions:
-            holder = self._store.find(tuple(session.ids))
-            if holder is None:
-                continue
-            source, logits = holder
-            self.statistics.shared_tokens += len(session.ids) - session.cached
-            session.cached, session.forked = len(session.ids), False
-            session.seen = max(session.seen, session.cached)
-            self._store.forget(self._slot(session))
-            copies.setdefault((source, session.cached), []).append(self._slot(session))
-            answers.append((session, logits))
-        for (source, length), slots in copies.items():
-            self._store.copy(source, slots, length)
-        for session, logits in answers:
-            self._store.remember(self._slot(session), tuple(session.ids), logits)
-        return answers
-
-    @staticmethod
-    def _slot(session: SessionState) -> int:
-        assert session.slot is not None
-        return session.slot
 
     def _finite(self, answers: Sequence[Answer]) -> list[Answer]:
         """The answers with finite logits. The sessions of the other answers fail."""
@@ -213,10 +257,15 @@ class PolicyServer:
         good = torch.stack([logits for _, logits in answers]).isfinite().all(-1).tolist()
         for (session, _), fine in zip(answers, good, strict=True):
             if not fine:
-                self._store.wipe(self._slot(session))
-                session.cached = 0
+                self._discard(session)
                 session.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
         return [answer for answer, fine in zip(answers, good, strict=True) if fine]
+
+    def _discard(self, session: SessionState) -> None:
+        """Give blocks back that may hold numbers that are not finite. Nobody may share them."""
+        for block in session.blocks:
+            self.store.forget(block)
+        self.release(session)
 
     def _sample(self, answers: Sequence[Answer]) -> None:
         if not answers:
@@ -249,14 +298,24 @@ class PolicyServer:
 
 
 def length_of(model: PreTrainedModel, max_length: int | None) -> int:
-    """The most ids of a session: the context length of the model (1024, if it declares none), or `max_length`."""
-    context = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024)
+    """The most ids of a session: the context length of the model (1024, if it declares none), or `max_length`.
+
+    "longrope" rotates all positions otherwise once a sequence is longer than the original context. What is cached would
+    then be wrong, so sessions of such a model end there. Attention in chunks is that of one chunk, so they end with it.
+    """
+    config = model.config.get_text_config()
+    context = int(getattr(config, "max_position_embeddings", None) or 1024)
+    rotation = getattr(config, "rope_parameters", None) or {}
+    if rotation.get("rope_type") == "longrope":
+        context = min(context, int(rotation.get("original_max_position_embeddings") or context))
+    if chunk := getattr(config, "attention_chunk_size", None):
+        context = min(context, int(chunk))
     return min(max_length or context, context)
 
 
 def _may_share(session: SessionState) -> bool:
     """Whether another session may have the same ids: before the first response, and after a fork."""
-    return session.cached == 0 or session.forked
+    return session.cached == 0 or session.forked or (session.cached == BLOCK * session.whole and not session.tokens)
 
 
 def _chunks(sessions: Sequence[SessionState], limit: int) -> Iterator[list[SessionState]]:

@@ -20,11 +20,14 @@ class Statistics:
     Attributes:
         prefill_tokens: ids computed to read prompts (also the last sampled id of the turn before).
         decode_tokens: sampled ids computed to continue a response.
-        recomputed_tokens: those of both that had been computed before (weights changed, slot lost).
+        recomputed_tokens: those of both that had been computed before (weights changed, memory lost).
         shared_tokens: ids taken over from a session with the same prompt instead of being computed.
         padded_tokens: ids computed as padding only.
         sampled_tokens: ids drawn.
         forward_calls: forward passes of a model.
+        evictions: how often a session lost its keys and values to another one.
+        held_bytes: keys and values that sessions hold now; what several share counts once. `reset` leaves it.
+        peak_bytes: the most of them since the last `reset`.
     """
 
     prefill_tokens: int = 0
@@ -34,6 +37,9 @@ class Statistics:
     padded_tokens: int = 0
     sampled_tokens: int = 0
     forward_calls: int = 0
+    evictions: int = 0
+    held_bytes: int = 0
+    peak_bytes: int = 0
 
     @property
     def computed_tokens(self) -> int:
@@ -41,9 +47,16 @@ class Statistics:
         return self.prefill_tokens + self.decode_tokens
 
     def reset(self) -> None:
-        """All counters to 0."""
+        """All counters to 0; `peak_bytes` to what is held now."""
+        held = self.held_bytes
         for item in fields(self):
             setattr(self, item.name, 0)
+        self.held_bytes = self.peak_bytes = held
+
+    def hold(self, change: int) -> None:
+        """Sessions hold so many bytes more, or less."""
+        self.held_bytes += change
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,10 +65,11 @@ class SessionState:
 
     Attributes:
         ids: prompts and responses so far.
-        cached: how many leading ids have keys and values in `slot`; valid for weights of age `epoch`.
+        cached: how many leading ids have keys and values in `blocks`.
+        whole: how many leading blocks were computed in pieces of 64 ids, as any session with these ids computes them.
         seen: the most ids that were ever computed; what is computed again is counted.
         forked: whether another session began with the same ids, so that what comes next may be common too.
-        used: when it was last worked on; the longest unused session loses its slot first.
+        used: when it was last worked on; the longest unused session loses its blocks first.
         request: in progress; None between two requests. start: where its prompt begins in `ids`.
         future: resolves to the response.
         tokens, logprobs, entropy, versions: of the response so far.
@@ -63,8 +77,8 @@ class SessionState:
 
     ids: list[int] = field(default_factory=list)
     cached: int = 0
-    slot: int | None = None
-    epoch: int = 0
+    blocks: list[int] = field(default_factory=list)
+    whole: int = 0
     seen: int = 0
     forked: bool = False
     used: int = 0
@@ -131,6 +145,7 @@ class SessionState:
         self.request = None
         del self.ids[self.start :]
         self.cached = min(self.cached, self.start)
+        self.whole = min(self.whole, self.cached // 64)
         self.seen = min(self.seen, self.start)
 
 

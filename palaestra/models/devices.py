@@ -6,13 +6,17 @@ policy or part is made. Callers of the module move their inputs to its device.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 
 from palaestra.errors import RecipeError
 from palaestra.models.sharding import whole
+
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def run_device(name: str) -> torch.device:
@@ -57,6 +61,22 @@ def _refused(name: str, what: str) -> RecipeError:
 def usable() -> list[str]:
     """The devices that `device` may name on this machine."""
     return ["cpu", *(kind for kind in ("cuda", "xpu") if _count(kind))]
+
+
+def free_bytes(name: str) -> int | None:
+    """The free memory of a device, in bytes. On the CPU, the limit of the process's control group counts too. None, if
+    it cannot be known."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (int((CONTROL_GROUP / file).read_text()) for file in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # there is no control group, or it has no limit ("max")
+        return free
+    return min(free, max(0, limit - used))
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -27,6 +27,7 @@ from palaestra.models.adapters import (
     second,
 )
 from palaestra.models.heads import ValueHead
+from palaestra.models.sizes import PolicySize
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import (
@@ -180,6 +181,15 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
         """The abilities that this policy gives to parts: "tokens", and "critic" with a value head."""
         return frozenset({"tokens"} | ({"critic"} if options.get("value_head") else set()))
+
+    @staticmethod
+    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of an adapter on a pretrained model; None on a model that is made on the spot."""
+        base = bases.get(options["of"])
+        if base is None:
+            return None
+        trained = base.model.additions(options.get("rank", 8))
+        return PolicySize(model=base.model, trained=trained, holds_model=False, adds=True, chunk=base.chunk)
 
     def clone(self) -> AdapterPolicy:
         """A copy on the same base with its own adapter and without an engine."""

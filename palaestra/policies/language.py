@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
+from palaestra.chat.render import end_ids
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
@@ -25,10 +26,11 @@ from palaestra.models.packing import enable
 from palaestra.models.pretrained import located
 from palaestra.models.recompute import enable_recomputation
 from palaestra.models.sharding import whole
+from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
 from palaestra.policies.agreement import refuse_disagreement
-from palaestra.policies.language_trainer import VALUE_HEAD, LanguageModule, save_language
+from palaestra.policies.language_trainer import CHUNK_LOGITS, VALUE_HEAD, LanguageModule, save_language
 from palaestra.registry import PositiveInt, register
 
 PACKED_FROM = 10_000_000  # parameters; smaller models spend more time on calls than they save
@@ -130,7 +132,7 @@ class LanguagePolicy(Adaptable):
             )
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
-        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer)
+        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer, stop=end_ids(causal))
         self.lora = None if lora is None else LoraSettings.model_validate(lora)
         self._seed = derive(setup.seed, name) % 2**31
         self._base: LanguageModule | None = None
@@ -157,6 +159,15 @@ class LanguagePolicy(Adaptable):
     def as_trained(self) -> LanguagePolicy | AdapterPolicy:
         """An adapter on this policy, if it has the option `lora`."""
         return self if self.lora is None else AdapterPolicy.alone_on(self, self.lora, seed=self._seed)
+
+    @staticmethod
+    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of a policy with a pretrained model; None for a model that is made on the spot."""
+        if options.get("model") is None:
+            return None
+        model, lora = size_of(options["model"]), options.get("lora")
+        trained = model.parameters if lora is None else model.additions(LoraSettings.model_validate(lora).rank)
+        return PolicySize(model=model, trained=trained, holds_model=True, adds=lora is not None, chunk=CHUNK_LOGITS)
 
     def clone(self) -> LanguagePolicy:
         """A copy of the policy with its own weights and without an engine."""

@@ -12,10 +12,11 @@ import pydantic
 from palaestra import registry
 from palaestra.bound import BoundPart, refuse_former
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError
+from palaestra.own_files import located
 from palaestra.recipe.idle import refuse_idle
 from palaestra.recipe.layers import OWN_PART, Place, default_mark, parts_of, slot_at
 from palaestra.recipe.origins import Mark, Node
-from palaestra.registry import Part, Section
+from palaestra.registry import Files, Part, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Entry:
     """One resolved value and where it was written.
 
     Attributes:
-        folders: for parts in a user's files, the folders in which these files were found.
+        folders: for parts in a user's files, and options that name files, the folders in which these files were found.
     """
 
     value: Any
@@ -62,6 +63,9 @@ class RecipePart:
         """
         refuse_former(self.part, where=self.mark.where)
         options = self.values
+        for name, files in _naming_files(self.part).items():
+            if name in options:
+                options[name] = located(options[name], self.options[name].folders, functions=files.functions)[0]
         if strict and self.part.slot == "advantage" and "singleton" in options and "singleton" not in written.options:
             options["singleton"] = "error"
         return written.bound(self.part, options)
@@ -127,7 +131,21 @@ def _options(
     checked = part.check(use.options, where=((fault and place(fault)) or mark).where)
     idle = part.ignored_with(checked | {name: row.value for name, row in beside.items()})
     refuse_idle(idle, checked, part.options, place, owner=f"`{use.name}`")
-    return {n: Entry(value, place(n) or default(n, value)) for n, value in checked.items() if n not in idle}
+
+    files = _naming_files(part)
+
+    def entry(name: str, value: Any) -> Entry:
+        mark = place(name) or default(name, value)
+        found = located(value, mark.folders, functions=files[name].functions)[1] if name in files else ()
+        return Entry(value, mark, found)
+
+    return {name: entry(name, value) for name, value in checked.items() if name not in idle}
+
+
+def _naming_files(part: Part) -> dict[str, Files]:
+    """The options whose texts name files."""
+    marked = {name: field.metadata for name, field in part.options.model_fields.items()}
+    return {name: note for name, notes in marked.items() for note in notes if isinstance(note, Files)}
 
 
 def _first_fault(part: Part, use: BoundPart) -> str | None:

@@ -48,7 +48,7 @@ class Agent:
 
     Attributes:
         tools: the tools of its role, and those of others, which it recognizes; None if no role of the run has tools.
-        instruction: the instruction that the play gives to every agent.
+        rules: the instruction of its role. instruction: the one that the play gives to every agent.
         invocation: 0 for the conversation that lasts the whole episode, else the number of `Episode.invoke`.
         parent: turn of the step that called this invocation.
         acts: number of its acts, begun or recorded. last: its last step. cut: the observation that it could not answer
@@ -60,6 +60,7 @@ class Agent:
     role: Role
     episode: Episode
     tools: AgentTools | None
+    rules: str | None = None
     instruction: str | None = None
     invocation: int = 0
     parent: int | None = None
@@ -95,6 +96,7 @@ class Agent:
             if results is None:
                 break
             observation = self.tools.shown(observation, said, results)
+        self.role.read(step)
         return step.action
 
     async def _answer(self, turn: Turn) -> Response:
@@ -130,7 +132,9 @@ class Agent:
         """
         action = Action(text=action, value=action) if isinstance(action, str) else action
         with self.episode.turn(self, self.view(shown)) as turn:
-            step = turn.file(self.session.record(turn.observation, action))
+            step = turn.file(self.session.record(turn.observation, self.role.written(action)))
+        if step.action.text != action.text:
+            step.action = replace(step.action, text=action.text, value=action.value, reply=step.action.text)
         if "noise" in info:
             step.mark(noise=info.pop("noise"))
         step.info.update(info)
@@ -163,7 +167,12 @@ class Agent:
             tools = "" if self.tools is None else self.tools.toolbox.explain()
             text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
             observation = replace(observation, text=text)
-        return observation if self.instruction is None else replace(observation, instruction=self.instruction)
+        told = self.instruction if self.rules is None else self._told(observation)
+        return observation if told is None else replace(observation, instruction=told)
+
+    def _told(self, observation: Observation) -> str:
+        """The role's rules, then the observation's own instruction and that of the play."""
+        return "\n\n".join(filter(None, (self.rules, observation.instruction, self.instruction)))
 
 
 def _observation(shown: Shown) -> Observation:
@@ -325,7 +334,8 @@ class Episode:
         session = self.open_session(role, self.sampling, (*key, number) if number else key)
         earlier = next((a.tools for a in (*self.agents.values(), *self.invoked) if a.name == name), None)
         tools = tools_of(role, self.setup.roles, earlier=earlier)
-        return Agent(name, session, role, self, tools, self.play.instruction, invocation=number, parent=parent)
+        rules = role.told(name, self.setup.source)
+        return Agent(name, session, role, self, tools, rules, self.play.instruction, invocation=number, parent=parent)
 
     def _role(self, name: str) -> Role:
         return self.setup.role(self.play.roles.get(name, name))  # type: ignore[no-any-return]

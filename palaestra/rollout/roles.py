@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from palaestra.data import Observation, Step, ToolCall
+from palaestra.chat.readers import Bare, Reader
+from palaestra.data import Action, Observation, Step, ToolCall
+from palaestra.data.abilities import has
 from palaestra.data.protocols import Policy, Sampling
 from palaestra.tools import Parsed, Tool, Toolbox
 from palaestra.tools.formats import format_of
@@ -46,6 +48,9 @@ class Role:
         frozen: the role's acts are never learned from; other roles of its policy may be.
         opponent: the role's acts are not learned from and count in no statistic, as for an opponent from a pool.
         prompt: a text around each observation; "{text}" stands for the observation, "{tools}" for the use of the tools.
+        instruction: "environment", "none", or a text in which "{environment}" stands for the environment's; None:
+            "environment" for a policy with a chat template, else "none".
+        reader: takes the act out of a reply.
         parser: reads a text, and gives None for one that cannot be read; used in place of the program's own.
         tools: the tools that only this role may call, in any program.
         acts_for: the environment's agent for which the role acts; None: the only one.
@@ -57,6 +62,8 @@ class Role:
     frozen: bool = False
     opponent: bool = False
     prompt: str | None = None
+    instruction: str | None = None
+    reader: Reader = field(default_factory=Bare)
     parser: Callable[[str], Any] | None = None
     tools: RoleTools | None = None
     acts_for: str | None = None
@@ -66,6 +73,48 @@ class Role:
         """How this role's actions are drawn. If `given` is exact, only the role's own `max_tokens` replaces it."""
         changes = {name: value for name, value in self.sampling.items() if name == "max_tokens" or not given.exact}
         return replace(given, **changes) if changes else given
+
+    def read(self, step: Step) -> None:
+        """Let the reader take the act out of a step's reply. A reply that it cannot read becomes an empty act."""
+        reply = step.action.text
+        if reply is None or isinstance(self.reader, Bare):
+            return
+        act = self.reader.read(reply)
+        if act is None:
+            step.info["invalid"] = 1.0
+        if act != reply:
+            step.action = replace(step.action, text=act or "", value=act or "", reply=reply)
+
+    def written(self, action: Action) -> Action:
+        """A given action with a reply in which the reader finds it."""
+        if action.text is None or isinstance(self.reader, Bare):
+            return action
+        return replace(action, text=self.reader.write(action.text), value=None)
+
+    def told(self, agent: str, environment: Any) -> str | None:
+        """What an agent of this role reads at the head of its prompts; None: nothing of its own.
+
+        Args:
+            environment: the run's source, whose ability `instruction` is asked. It speaks to its own agents, and to a
+                role with another name if the role says `instruction` and the environment has a single agent.
+        """
+        chosen = self.instruction
+        if chosen is None:
+            chosen = "environment" if getattr(getattr(self.policy, "renderer", None), "instructed", False) else "none"
+        if chosen == "none":
+            return None
+        text = "{environment}" if chosen == "environment" else chosen
+        if "{environment}" in text:
+            text = text.replace("{environment}", self._rules(self.acts_for or agent, environment)).strip()
+        return "\n\n".join(filter(None, (text, self.reader.explain()))) or None
+
+    def _rules(self, agent: str, environment: Any) -> str:
+        if environment is None or not has(environment, "instruction"):
+            return ""
+        agents = tuple(environment.agents)
+        if agent not in agents and self.instruction is not None and len(agents) == 1:
+            agent = agents[0]
+        return str(environment.instruction(agent)) if agent in agents else ""
 
 
 # ---- calls of tools ----------------------------------------------------------------------------------------

@@ -176,6 +176,7 @@ def _action_to_json(action: Action) -> dict[str, Any]:
     same = isinstance(action.value, str) and action.value == action.text
     return _present(
         text=action.text,
+        reply=action.reply,
         value=None if same else _encode(action.value),
         tool_calls=calls or None,
         finish=action.finish.value,
@@ -189,6 +190,7 @@ def _action_to_json(action: Action) -> dict[str, Any]:
 def _action_from_json(record: Mapping[str, Any]) -> Action:
     return Action(
         text=record.get("text"),
+        reply=record.get("reply"),
         value=_decode(record.get("value")),
         tool_calls=[ToolCall(**_decode(call)) for call in record.get("tool_calls", [])] or (),
         tokens=_to_array(record.get("tokens", []), np.int32),

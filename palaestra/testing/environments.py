@@ -85,6 +85,7 @@ def check_environment(
             `info["invalid"] = {agent: True}`.
         14. Ability `vector`: every index below `action_count` is an action that the environment can read.
         15. Ability `box`: the bounds are finite, and the environment can read them and the vectors between them.
+        16. Ability `instruction`: a text for each agent, not empty, and the same before and after episodes.
 
     Args:
         env: an Environment or an AsyncEnvironment.
@@ -102,6 +103,7 @@ def check_environment(
     _check_members(env, name)
     caller = _Caller(env, name)
     player = _Player(caller, act, random.Random(seed), max_turns)
+    told = _instructions(caller)
     tasks = _tasks(caller, episodes, seed)
     for task in tasks:
         moments = player.play(task)
@@ -115,6 +117,8 @@ def check_environment(
         _check_snapshot(player, tasks[0])
     _check_unreadable(player, tasks[0])
     _check_numbered(player, tasks[0])
+    if _instructions(caller) != told:
+        broken(f"{name}.instruction", "it says something else after an episode.", "Put what changes into observations.")
     caller("close", where="close")
     caller.loop.close()
     return splits
@@ -376,6 +380,20 @@ class _Player:
 
 
 # ---- abilities --------------------------------------------------------------------------------------------
+def _instructions(caller: _Caller) -> dict[str, str]:  # rule 16
+    if not has(caller.env, "instruction"):
+        return {}
+    told = {agent: caller("instruction", agent, where=f"instruction of {agent}") for agent in caller.env.agents}
+    for agent, text in told.items():
+        if not isinstance(text, str) or not text.strip():
+            broken(
+                f"{caller.name}.instruction({agent!r})",
+                f"it must be a text that is not empty, found {text!r}.",
+                "Say the goal and the commands, or take `instruction` out of `abilities`.",
+            )
+    return told
+
+
 def _check_snapshot(player: _Player, task: Task) -> None:  # rule 12
     caller = player.caller
     moments: list[_Moment] = []

@@ -12,7 +12,7 @@ from palaestra.data import Batch, NextPrompt, RunSetup, Step, Trajectory, derive
 from palaestra.data.protocols import Experience, Session
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.index import PACKAGE
-from palaestra.registry import PositiveInt, register
+from palaestra.registry import File, PositiveInt, register
 from palaestra.rollout.episode import segment_number
 from palaestra.rollout.strategies import opening
 from palaestra.store.records import Record, read_records
@@ -36,14 +36,15 @@ class Dataset(Experience):
         self,
         setup: RunSetup,
         *,
-        path: str,
+        path: File,
         batch: PositiveInt = 16,
         shuffle: bool = True,
         agent: str | None = None,
     ) -> None:
         """
         Args:
-            path: of the file, from the working folder; `dpo/pairs.jsonl` is a file in the folder of a system.
+            path: of the file, from the recipe's folder or the working folder; `dpo/pairs.jsonl` is a file in the folder
+                of a system.
             batch: records of an iteration. Higher: smoother gradients, fewer updates in one pass over the file.
             shuffle: use a new random order in each pass over the file.
             agent: the role whose conversations the file holds; None: the only role.

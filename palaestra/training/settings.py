@@ -48,6 +48,8 @@ class RoleSettings(Section):
     policy: str = "main"
     context: BoundPart = BoundPart(name="full_history")
     prompt: Prompt | None = None  # a text around each observation; "{text}" is the observation, "{tools}" its tools
+    instruction: str | None = None  # "environment", "none" or a text; None: by the policy
+    reader: BoundPart = BoundPart(name="bare")  # what of its replies is the act
     parser: BoundPart | None = None  # reads its responses, in place of the program's own parser
     tools: ToolSettings = ToolSettings()
     acts_for: str | None = None  # the environment's agent that it acts for; None: the only one
@@ -200,6 +202,7 @@ PART_SLOTS: dict[str, str] = {
     "environment": "environment",
     "program": "program",
     "agents.*.context": "context",
+    "agents.*.reader": "reader",
     "agents.*.parser": "parser",
     "agents.*.tools.use": "tool",
     "policies.*.policy": "policy",

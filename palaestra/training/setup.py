@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.bound import BoundPart
+from palaestra.chat.readers import Reader
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Context, Engine, Policy, complete
@@ -261,6 +262,8 @@ def _role(chosen: RoleSettings, policy: Any) -> Role:
         context=complete(chosen.context(), Context, where=f"context: {chosen.context.name}"),
         frozen=chosen.frozen,
         prompt=chosen.prompt,
+        instruction=chosen.instruction,
+        reader=complete(chosen.reader(), Reader, where=f"reader: {chosen.reader.name}"),
         parser=chosen.parser,
         tools=_tools(chosen.tools),
         acts_for=chosen.acts_for,

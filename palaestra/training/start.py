@@ -16,7 +16,6 @@ from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.evaluation.panels import form
 from palaestra.evaluation.report import write_report
-from palaestra.models.devices import run_device
 from palaestra.registry import declared
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lock import writing
@@ -24,6 +23,7 @@ from palaestra.store.metrics import UPDATES, MetricsLog
 from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import RunState
 from palaestra.training.loop import Trainer
+from palaestra.training.memory import refuse_what_cannot_fit
 from palaestra.training.monitor import Panel, Progress
 from palaestra.training.parallel import (
     SharedRunner,
@@ -59,7 +59,7 @@ def train(
     Raises: RunFolderError, RecipeError, CheckpointError, NoSignal.
     """
     settings = settings.model_copy(update={"device": device_of_rank(settings.device)})
-    run_device(settings.device)  # refuses a wrong device before a folder is made
+    refuse_what_cannot_fit(settings)  # before a folder is made
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"

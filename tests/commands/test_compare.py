@@ -99,7 +99,10 @@ def test_4_stopped_in_the_middle(methods: None) -> None:
     assert process.returncode == 130 and "the same command continues where it stopped" in message
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert len(list(Path("out/runs").glob("*/seed-*/report.html"))) == 4
+    runs = list(Path("out/runs").glob("*/seed-*"))
+    assert len(runs) == 4 and all((run / "report.html").exists() for run in runs)
+    lengths = {len((run / "metrics.jsonl").read_text().splitlines()) for run in runs}
+    assert lengths == {60}, "a stopped run counted as complete"
 
 
 def test_5_named_arms(methods: None, palaestra: Command) -> None:

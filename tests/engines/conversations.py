@@ -12,6 +12,7 @@ import torch
 
 from palaestra.data.protocols import Request, Response
 from palaestra.engines import InProcessEngine
+from palaestra.engines.forward import shape_of
 from palaestra.engines.sampling import log_distribution
 from palaestra.models import make_causal_lm
 
@@ -29,6 +30,12 @@ def lively(model: Any, factor: float = 4.0) -> Any:
 
 def small_model(seed: int = 0, **options: Any) -> Any:
     return lively(make_causal_lm(**{"vocabulary": VOCABULARY, "hidden": 32, "heads": 2, "seed": seed} | options))
+
+
+def block_bytes(model: Any) -> int:
+    """The memory of 64 ids."""
+    shape = shape_of(model)
+    return 2 * 4 * 64 * shape.layers * shape.heads * shape.width
 
 
 def ids(*numbers: int) -> np.ndarray:

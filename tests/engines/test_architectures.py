@@ -5,6 +5,7 @@ agree, and adapters or hooks are never bypassed; (3) what cannot be served is re
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from transformers import (
     Gemma3TextConfig,
     GPT2Config,
     GPTNeoXConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
+    Phi3Config,
     Qwen2Config,
     Qwen3Config,
 )
@@ -26,6 +29,7 @@ from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import LlamaForward, TransformersForward, is_plain_llama
 from palaestra.errors import ContractError
 from tests.engines.conversations import VOCABULARY, Talker, assert_true_to, lively, small_model
+from tests.messages import told
 
 SIZES = {
     "vocab_size": VOCABULARY,
@@ -40,12 +44,18 @@ SIZES = {
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
 LOCAL = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+FACTORS = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+LONG: dict[str, Any] = {"original_max_position_embeddings": 128}
+LONG |= {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0, **FACTORS}}
+CHUNKS = {"attention_chunk_size": 128}
 CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig(**GROUPED, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
     "llama dynamic": LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
     "qwen2": Qwen2Config(**GROUPED),
     "qwen3": Qwen3Config(**GROUPED, head_dim=16),
     "mistral": MistralConfig(**GROUPED, sliding_window=8),
+    "phi3 longrope": Phi3Config(**GROUPED | {"pad_token_id": 0}, **LONG),
+    "llama4": Llama4TextConfig(**GROUPED, head_dim=8, num_local_experts=2, intermediate_size_mlp=48, **CHUNKS),
     "gpt_neox": GPTNeoXConfig(**SIZES),
     "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256),
     "gemma2": Gemma2Config(**GROUPED, **LOCAL, head_dim=8, query_pre_attn_scalar=8, attn_logit_softcapping=5.0),
@@ -113,3 +123,19 @@ def test_what_cannot_be_served_is_refused():  # rule 3
     config = BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)
     with pytest.raises(ContractError, match="BloomForCausalLM"):
         InProcessEngine(models={"p": AutoModelForCausalLM.from_config(config)})
+
+
+@pytest.mark.parametrize("name", ["phi3 longrope", "llama4"])
+def test_sessions_end_where_the_model_changes_its_attention(name):  # rule 1
+    engine = InProcessEngine(models={"p": made(CONFIGS[name])}, max_length=200)
+    assert engine.context("p") == 128
+
+
+def test_a_window_that_the_attention_is_not_told_is_refused():  # rule 3
+    model = made(CONFIGS["mistral"])
+    for layer in model.model.layers:
+        # Its own pass has the window in the mask.
+        layer.self_attn.config = copy.copy(layer.self_attn.config)
+        layer.self_attn.config.sliding_window = None
+    with told(ContractError, "log-probabilities differ by"):
+        InProcessEngine(models={"p": model})

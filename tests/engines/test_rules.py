@@ -9,7 +9,7 @@
 6. several policies are served at once, each with its own weights;
 7. after `weights_changed` living sessions continue with the new weights and versions, even inside a response;
 8. a fork continues like its original, without computing anything;
-9. sessions without a slot are recomputed, and nobody waits forever for one;
+9. sessions that lost their memory are recomputed, and nobody waits forever for it;
 10. generations end by stop id, length or full context, and say so;
 11. greedy is the argmax of the uncached model;
 12. the trainer's model comes back as it was, and the global random state is never read or changed.
@@ -25,7 +25,7 @@ import torch
 
 from palaestra.data.interaction import FinishReason
 from palaestra.engines import InProcessEngine
-from tests.engines.conversations import VOCABULARY, Talker, assert_true_to, ids, small_model, some_ids
+from tests.engines.conversations import VOCABULARY, Talker, assert_true_to, block_bytes, ids, small_model, some_ids
 
 OPTIONS = [{}, {"temperature": 0.6}, {"top_k": 5}, {"top_p": 0.7}, {"temperature": 1.5, "top_k": 20, "top_p": 0.9}]
 
@@ -98,9 +98,9 @@ def test_a_group_prompt_is_computed_once():  # rule 4
         assert_true_to(model, talker)
 
 
-def test_a_recycled_slot_shares_nothing_false():  # rule 4
+def test_a_block_that_is_used_again_shares_nothing_false():  # rule 4
     model = small_model()
-    engine = InProcessEngine(models={"p": model}, max_sessions=1)
+    engine = InProcessEngine(models={"p": model}, memory=block_bytes(model))
     prompt, other = ids(1, 2, 3, 4), ids(9, 8, 7)
     talkers = [Talker(engine, number) for number in range(3)]
 
@@ -214,9 +214,9 @@ def test_a_fork_continues_like_its_original():  # rule 8
         assert_true_to(model, talker)
 
 
-def test_a_fork_into_a_used_slot_shares_nothing_false():  # rules 4, 8
+def test_a_fork_into_a_used_block_shares_nothing_false():  # rules 4, 8
     model = small_model()
-    engine = InProcessEngine(models={"p": model}, max_sessions=3)
+    engine = InProcessEngine(models={"p": model}, memory=3 * block_bytes(model))
     prompt, late = ids(1, 2, 3, 4), Talker(engine, "late")
 
     async def play() -> None:
@@ -231,7 +231,7 @@ def test_a_fork_into_a_used_slot_shares_nothing_false():  # rules 4, 8
     assert_true_to(model, late)
 
 
-def test_more_sessions_than_slots():  # rule 9
+def test_more_sessions_than_may_be_kept():  # rule 9
     model = small_model()
     engine = InProcessEngine(models={"p": model}, max_sessions=3)
     talkers = [Talker(engine, number) for number in range(12)]
@@ -239,7 +239,7 @@ def test_more_sessions_than_slots():  # rule 9
     assert engine.statistics.recomputed_tokens > 0
     for talker in talkers:
         assert_true_to(model, talker)
-    engine.fork(0, "copied")  # no slot is free: the copied is computed when it acts
+    engine.fork(0, "copied")  # no session gives way: the copied is computed when it acts
     copied = Talker(engine, "copied", ids=list(talkers[0].ids))
     asyncio.run(copied.talk(1, seed=5))
     assert_true_to(model, copied)

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from palaestra.recipe import load
 from palaestra.training.start import train
 
@@ -67,6 +69,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_1_a_killed_team_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     written = recipe(tmp_path)
     whole, killed = tmp_path / "whole", tmp_path / "killed"

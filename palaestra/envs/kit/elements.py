@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from palaestra.envs.kit.leniency import read_leniently
+
 Kind = Literal["click", "type", "key", "scroll", "stop"]
 Box = tuple[int, int, int, int]  # left, top, width, height
 KEYS = ("enter", "tab", "space", "backspace", "escape", "up", "down", "left", "right")
@@ -60,8 +62,10 @@ class Gesture:
 
 def read(said: object) -> Gesture | None:
     """The gesture that a text means, written as words or as a call; None if it cannot be read."""
-    if not isinstance(said, str):
-        return None
+    return read_leniently(said, _understood) if isinstance(said, str) else None
+
+
+def _understood(said: str) -> Gesture | None:
     said = said.strip()
     called = CALL.fullmatch(said)
     kind, _, rest = (called[1], "", called[2]) if called else said.partition(" ")

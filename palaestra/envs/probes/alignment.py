@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -89,12 +90,21 @@ class Alignment(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
 
     def __init__(self, *, limit: PositiveInt = 6, good: Fraction = 0.9, wanted: Fraction = 0.3) -> None:
         self._params = {"limit": limit}
         self._good, self._wanted = good, wanted
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "Describe what the message names in one short sentence. Write nothing else.",
+            None,
+            example="the desert is golden and hot",
+            ending="The episode has one answer. It succeeds if the description is good.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` requests. Splits share no seed."""

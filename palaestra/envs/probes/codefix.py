@@ -18,6 +18,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, Trajectory, derive
 from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -177,6 +178,7 @@ class CodeFix(KeepsState[State]):
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = (
         "tasks",
+        "instruction",
         "content",
         "difficulty",
         "expert",
@@ -217,6 +219,19 @@ class CodeFix(KeepsState[State]):
         self.actions = tuple(self._by_text)
         self.action_count = len(self.actions)
         self.vector_size = lines * (len(WORDS) + numbers) + 3 * TESTS + 2
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You mend a tiny program that changes x line by line. One line is wrong, and `on 2 got 6 want 5` "
+            "says how the result for x = 2 differs. An edit that does not mend the program is undone. The "
+            "operations are add, sub and mul.",
+            {
+                "set LINE OPERATION NUMBER": "replace a whole line",
+            },
+            example="set 2 add 3",
+            ending="The episode succeeds when all tests pass.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` programs. Splits share no seed."""

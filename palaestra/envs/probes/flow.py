@@ -16,6 +16,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -103,7 +104,7 @@ class Flow(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = MODULES
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "stratum"})
 
     def __init__(
@@ -123,6 +124,31 @@ class Flow(KeepsState[State]):
         self.actions = tuple(f"{source} {name}" for source in (START, LAST) for name in self._relations)
         self.action_count = len(self.actions)
         self.vector_size = 2 * self._hops * relations + self._hops + 2 + steps
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        about, commands, example = {
+            "planner": (
+                "You say what to search next: the owner of the entity that the question begins with, or found last.",
+                {"start RELATION": "", "last RELATION": ""},
+                "start owner",
+            ),
+            "executor": ("You search what the sub-goal says.", {"search ENTITY RELATION": ""}, "search amber owner"),
+            "verifier": (
+                "You say whether the memory is enough for an answer.",
+                {"stop": "it is enough", "continue": "more must be searched"},
+                "continue",
+            ),
+            "generator": ("You answer from the memory.", {"answer ENTITY": ""}, "answer birch"),
+        }[agent]
+        return write_manual(
+            "Four agents answer a question together. `lagoon friend owner` asks for the owner of lagoon's "
+            "friend. All see "
+            f"the question and the memory of found facts. {about}",
+            commands,
+            example=example,
+            ending="The episode succeeds if the answer is right.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` questions. Splits share no seed."""

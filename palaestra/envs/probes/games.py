@@ -16,6 +16,7 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import has, without
 from palaestra.envs.adapters.openspiel.world import OpenSpiel, Opponent
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.state import started
@@ -53,7 +54,7 @@ class Games:
     Raises: RecipeError, for no game, a game given twice, weights that do not fit, or as `openspiel`; MissingExtra.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector", "phrases")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector", "phrases")
 
     provides = frozenset({"state_key", "outcome", "game", "illegal"})
 
@@ -85,6 +86,15 @@ class Games:
         if blunders < 1 and not all(has(one, "expert") for one in inside):
             self.abilities = without(self.abilities, "expert")
         self._name, self._seed, self._moves = "", 0, 0
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You play board and card games. Every message begins with the name of the game and shows what you "
+            "see of it. "
+            "Answer with one move, written as the game writes it. An illegal move loses.",
+            ending="You succeed if you win.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, spread over the games by their weights. Splits share no seed."""

@@ -18,6 +18,7 @@ from palaestra.data.abilities import without
 from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.entities import named_share
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -118,7 +119,7 @@ class HopSearch(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum", "calls", "entities"})
 
     def __init__(
@@ -149,6 +150,23 @@ class HopSearch(KeepsState[State]):
         self.vector_size = 2 * hops[1] * relations + hops[1] + 2 + len(EVIDENCE) + 1 if self._single else None
         if not self._single:
             self.abilities = without(self.abilities, "vector")
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You answer a question by searching facts. `question: amber maker owner.` asks for the owner of the "
+            "maker of amber: search amber maker, and then search the owner of what you found.",
+            {
+                "search ENTITY RELATION": "find a fact",
+                "follow RELATION": "search from the entity found last",
+                "repeat": "make the last search again",
+                "restart": "return to the entity of the question",
+                "answer ENTITY": "answer; several answers stand in the order of the questions",
+                "answer": "answer with the entity found last",
+            },
+            example="search amber maker",
+            ending=f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sets of questions. Splits share no seed."""

@@ -11,6 +11,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.choices import choice, read_choice
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -50,7 +51,7 @@ class Lengths(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
@@ -64,6 +65,19 @@ class Lengths(KeepsState[State]):
         self._params = {"short": short, "long": long}
         self._short, self._long = short, long
         self.vector_size = long + 3
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You choose an answer, and then when it ends. The first word counts: right is right.",
+            {
+                "right": "",
+                "wrong": "",
+                "stop": "end the answer",
+            },
+            example="right",
+            ending="The episode succeeds if the first word was right.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks that differ in their seeds only. Splits share no seed."""

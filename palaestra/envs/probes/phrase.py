@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.probes.rooms import ACTIONS, AGENT, WAIT, Rooms, read
@@ -65,7 +66,7 @@ class Phrase:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = Rooms.provides
 
     def __init__(
@@ -90,6 +91,18 @@ class Phrase:
         self.actions = tuple(self._phrases)
         self.action_count = len(self.actions)
         self.vector_size = self._rooms.vector_size
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        acts = dict.fromkeys(self.actions, "")
+        return write_manual(
+            "You are in a house of rooms. Every message names the room, its exits, the room of the key and the "
+            "goal. Pick "
+            "the key up, open the locked door beside the goal, and go to the goal.",
+            acts,
+            example=self.actions[0],
+            ending="The episode succeeds when you reach the goal.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` mazes. Splits share no seed."""

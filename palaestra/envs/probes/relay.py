@@ -17,6 +17,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import act_info, several
 from palaestra.envs.kit.state import KeepsState
@@ -90,7 +91,7 @@ class Relay(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (MAIN, SUB)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "expert", "stratum"})
 
     def __init__(
@@ -121,6 +122,21 @@ class Relay(KeepsState[State]):
         )
         self.action_count = len(self.actions)
         self.vector_size = 2 + 4 * (objects + places) + 3 * colors + calls + 1
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        ask = agent == MAIN
+        return write_manual(
+            "You answer a question of two halves, such as `top of lamp and rim of cup`: the color of each. You cannot "
+            "search. Ask your assistant for each half, one after the other."
+            if ask
+            else "You are asked for a color, such as `find top of lamp`. Search it, then report the color.",
+            {"ask THING of THING": "ask for one half", "answer COLOR COLOR": "answer, in the order of the question"}
+            if ask
+            else {"search THING of THING": "find the color", "report COLOR": "tell it, which ends your part"},
+            example="ask top of lamp" if ask else "search top of lamp",
+            ending="The episode succeeds if both colors are right.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` questions. Splits share no seed."""

@@ -16,6 +16,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -244,7 +245,7 @@ class Rooms(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "progress", "executable", "process"}
     )  # columns of a table of its episodes
@@ -268,6 +269,21 @@ class Rooms(KeepsState[Episode]):
         self._max_turns, self._show_actions = max_turns + self._approach.length, show_actions
         self._milestones = reward == "milestones"
         self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key) + self._approach.length
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You are in a house of rooms. Every message names the room, its exits, the room of the key and the "
+            "goal. Take the key, open the locked door beside the goal, and go to the goal. The library always "
+            "lies east of the hall, and so on: all houses have the same plan, with other passages.",
+            {
+                "go north, go east, go south, go west": "walk through an exit",
+                "take key": "when the key is here",
+                "open door": "when you have the key and stand beside the goal",
+            },
+            example="go east",
+            ending=f"The episode succeeds when you reach the goal.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` mazes. Splits share no seed."""

@@ -12,6 +12,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -69,7 +70,7 @@ class Signals(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "team", "format"})
 
     def __init__(
@@ -93,6 +94,19 @@ class Signals(KeepsState[State]):
         self._code, self._offer, self._names = code, offer, names
         self.action_count = max(symbols, distractors + 1)
         self.vector_size = 2 + (distractors + 1) * attributes * values + length * symbols
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        speaks = agent == "speaker"
+        return write_manual(
+            "You see an object. Utter symbols, one number in each turn, from which the listener can tell it apart. The "
+            "symbols have no meaning but the one that both of you find."
+            if speaks
+            else "You hear symbols, which are numbers, and see several objects. Answer with the number of the "
+            "object that the speaker means.",
+            example="2" if speaks else "1",
+            ending="The episode succeeds if the listener picks the right object.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` games. Splits share no seed."""

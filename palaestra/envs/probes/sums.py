@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -64,7 +65,7 @@ class Sums(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "phrases")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "phrases")
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
     phrases = ("fine", "error") * 2  # words of judges, which a tokenizer must know
 
@@ -80,6 +81,17 @@ class Sums(KeepsState[State]):
         first = min(most or 10**digits - 1, 10**digits - 1)
         self._params = {"digits": digits, "most": first, "second": min(second or first, 10**digits - 1)}
         self._slips, self._held_out = slips, held_out
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "Add two numbers whose digits are written with spaces between them. Write the digits of the sum with "
+            "spaces between them, and one digit more than the longer number has, if need be with a 0 before it. "
+            "Write nothing else.",
+            None,
+            example="0 7 1",
+            ending="The episode has one answer. It succeeds if the answer is right.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sums. With `held_out`, training, evaluation and other splits have different sums."""

@@ -17,6 +17,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -127,7 +128,7 @@ class ToolCalc(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "answer", "format", "stratum"}
     )
@@ -163,6 +164,23 @@ class ToolCalc(KeepsState[State]):
         self.action_count = len(self.actions)
         self._written = tuple(f"<tool> {action} </tool>" if tags else action for action in self.actions)
         self.vector_size = len(OPERATIONS) + len(NAMES) + 2 + self._most + 1 + len(Said) + 2
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You work out a sum from left to right, one operation in each turn. Every message shows what is left "
+            "of it. A name stands for a number that must be looked up first. A tool may fail: then use it again.",
+            {
+                "lookup NAME": "tell the number of a name",
+                "calc plus, calc minus, calc times": "do the next operation with the calculator; name the "
+                "operation that the sum has",
+                "head plus, head minus, head times": "do it in your head, which is wrong for large numbers",
+                "answer": "answer with the present value",
+                "answer NUMBER": "answer with another number",
+            },
+            example="calc plus",
+            ending=f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` expressions. Splits share no seed."""

@@ -17,6 +17,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.choices import read_index
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -95,7 +96,7 @@ class TwentyQuestions(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
 
     def __init__(
@@ -117,6 +118,19 @@ class TwentyQuestions(KeepsState[State]):
         self.actions = (*(f"ask {a}" for a in ATTRIBUTES[:attributes]), *(f"guess {o}" for o in OBJECTS[:objects]))
         self.action_count = len(self.actions)
         self.vector_size = 2 * attributes + 1
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "One of several objects was chosen. Find out which one by questions about its attributes, which are "
+            "the same in every game.",
+            {
+                "ask ATTRIBUTE": "the answer is yes or no",
+                "guess OBJECT": "name the object",
+            },
+            example="ask red",
+            ending="A guess ends the episode. It succeeds if it is right. You may ask as often as the message says.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` games. Splits share no seed, but they share the objects."""

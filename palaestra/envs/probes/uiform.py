@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -66,7 +67,7 @@ class UIForm(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "gesture", "references"}
     )  # columns of a table of its episodes, and what the `info` of its steps tells
@@ -96,6 +97,22 @@ class UIForm(KeepsState[Episode]):
         )
         self.action_count = len(self.actions)
         self.vector_size = rows * PER_WIDGET + pages + 3
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You fill in a form. A message says what to do as names of widgets and their values, and shows one "
+            "page of the form. A field takes a click and then a word; a switch changes with every click.",
+            {
+                "click NAME": "click a switch or a field of this page",
+                "type WORD": "write into the field that you clicked",
+                "scroll down or scroll up": "see another page",
+                "finish": "hand the form in, right or wrong",
+            },
+            example="click sound",
+            ending="Handing in ends the episode. It succeeds if every widget has the wanted "
+            f"value.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` forms. Splits share no seed."""

@@ -21,6 +21,7 @@ from minigrid.core.world_object import Wall
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.adapters.babyai.expert import Expert
 from palaestra.envs.kit.choices import read_index
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -91,7 +92,7 @@ class BabyAI(KeepsState[Any]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
     vector_size: int = VIEW * VIEW * CELL + 4 + len(WORDS)
@@ -101,6 +102,25 @@ class BabyAI(KeepsState[Any]):
         self._levels = {level: make_level(level)}
         self._shown: dict[str, Any] = {}  # levels that `content` looks at and nobody plays
         self._expert = Expert()
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You are in a grid of rooms and do the mission that begins every message. You see the things ahead "
+            "of you: `2 forward 1 left` is two steps ahead and one to the left. You can only pick up or use what "
+            "is directly ahead of you.",
+            {
+                "turn left": "",
+                "turn right": "",
+                "go forward": "",
+                "pick up": "pick up what is directly ahead; you can carry one thing",
+                "drop": "put down what you carry",
+                "toggle": "open the door or the box ahead",
+                "done": "do nothing",
+            },
+            example="go forward",
+            ending=f"The episode succeeds when the mission is done.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` layouts of the level. Splits share no seed, but small levels have few layouts, which recur."""

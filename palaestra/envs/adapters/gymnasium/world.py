@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.gymnasium.text import WORDS, deterministic, shortest
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.results import single
 from palaestra.errors import ContractError, InvalidData, MissingExtra, RecipeError, UnknownName, nearest
 from palaestra.registry import PositiveInt, check_options, register
@@ -51,7 +52,7 @@ class GymnasiumEnvironment:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "vector", "box")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot", "vector", "box")
 
     def __init__(
         self,
@@ -89,6 +90,22 @@ class GymnasiumEnvironment:
             self.abilities = without(self.abilities, "expert")
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        name = self._params["id"]
+        if self._names is None:
+            low = self._environment.action_space
+            return write_manual(
+                f"You act in {name}. An action is {int(np.prod(low.shape or (1,)))} numbers with spaces between them.",
+                ending="Reach as much reward as you can.",
+            )
+        return write_manual(
+            f"You act in {name}. Every message tells its state.",
+            dict.fromkeys(self._names, ""),
+            example=self._names[0],
+            ending="Reach as much reward as you can.",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks. The splits "train", "eval" and "test" and the others together share no seed."""
         kind = SPLITS.index(split) if split in SPLITS else len(SPLITS)

@@ -21,6 +21,7 @@ from palaestra.envs.adapters.miniwob.pool import BROWSERS
 from palaestra.envs.adapters.miniwob.reading import Part, Reading
 from palaestra.envs.adapters.miniwob.visit import Visit, pages
 from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -70,7 +71,7 @@ class MiniWoB:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "executable", "stratum"})
 
     def __init__(
@@ -90,6 +91,25 @@ class MiniWoB:
         self._max_turns, self._browsers, self._noise = max_turns, browsers, noise
         self._visit: Visit | None = None
         self._turn, self._said = 0, ""
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        pointed = self._observation != "elements"
+        return write_manual(
+            "You use a small web page and do what the first line says, such as clicking a button or filling in a form.",
+            {
+                "click X Y" if pointed else "click NUMBER": "click there" if pointed else "click an element",
+                "type 0 TEXT" if pointed else "type NUMBER TEXT": "write into the field that you clicked"
+                if pointed
+                else "replace the text of a field, or choose an entry of a list",
+                "key enter": "or tab, space, backspace, escape, up, down, left, right",
+                "scroll down, scroll up": "",
+                "stop": "give up",
+            },
+            example="click 80 120" if pointed else "click 3",
+            ending=f"The page itself tells when the task is done, mostly at the first click that submits something."
+            f"{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` pages; training and evaluation share no seed."""

@@ -15,6 +15,7 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.openspiel.games import PLACE, common_payoff, load, package, solver
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -65,7 +66,7 @@ class OpenSpiel:
         one, or a tensor that the game does not have; MissingExtra, if open_spiel is not installed.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
 
     provides = frozenset({"state_key", "outcome", "game", "illegal"})  # columns that tables made of it have
 
@@ -100,6 +101,16 @@ class OpenSpiel:
             self.abilities = without(self.abilities, "expert")
         self._state: Any = None
         self._seed, self._seat, self._paid = 0, 0, [0.0] * self._players
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            f"You play {self._name.partition('(')[0].replace('_', ' ')} with {self._players} players. Every "
+            "message says "
+            "which player you are and shows what you see of the game. Answer with one move, written as the game writes "
+            f"it{', such as those that the message lists' if self._show_actions else ''}. An illegal move loses.",
+            ending="You succeed if you win, or in a game of common payoff if all get the most that is possible.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` games; training and evaluation share no seed."""

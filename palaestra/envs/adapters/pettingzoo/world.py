@@ -15,6 +15,7 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.pettingzoo.spaces import Seat
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import several
@@ -69,7 +70,7 @@ class PettingZoo:
     Raises: UnknownName; RecipeError, for spaces or options that do not fit; MissingExtra.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot", "global_state", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot", "global_state", "vector")
 
     provides = frozenset({"state_key", "outcome", "illegal"})  # columns that tables made of it have
 
@@ -113,6 +114,15 @@ class PettingZoo:
             self.abilities = without(self.abilities, "global_state")
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        names = self._seats[agent].names if agent in self._seats else None
+        return write_manual(
+            f"You are the agent {agent} of {self._params['env']}. Every message shows what you see as numbers.",
+            dict.fromkeys(names, "") if names else None,
+            ending="Answer with a legal action and nothing else. Reach as much reward as you can.",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, which differ in their seeds; training and evaluation share no seed."""
         return seeded_tasks("pettingzoo", self._params, split, n, seed)

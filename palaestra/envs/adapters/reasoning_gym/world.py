@@ -18,6 +18,7 @@ from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.reasoning_gym import answers
 from palaestra.envs.adapters.reasoning_gym.items import PLACE, Item, Kind, check, choices, item
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -79,7 +80,7 @@ class ReasoningGym(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "stratum", "process", "format"})
 
     def __init__(
@@ -107,6 +108,19 @@ class ReasoningGym(KeepsState[State]):
             check(kind)
         if any(item(kind, 0, None).answer is None for kind in kinds):
             self.abilities = without(self.abilities, "expert")
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        form = (
+            "Write the answer between <answer> and </answer>." if self._tags else "Write the answer and nothing else."
+        )
+        spaced = " Write spaces between its characters." * self._spaced
+        return write_manual(
+            f"You answer a question. {form}{spaced}",
+            ending=f"You have {self._attempts} attempt{'s' * (self._attempts != 1)}. The episode succeeds if the "
+            "answer is "
+            "right.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, one question each; training and evaluation share no question."""

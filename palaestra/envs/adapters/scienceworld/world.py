@@ -22,6 +22,7 @@ from palaestra.envs.adapters.scienceworld.server import (
     take_world,
     variations,
 )
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import started
@@ -68,7 +69,7 @@ class ScienceWorld:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -96,6 +97,29 @@ class ScienceWorld:
         self._walked, self._score, self._said = 0, 0.0, ""
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            "You do a task of elementary science in a house of ten rooms, by text commands. Every message names "
+            "the task, the effect of the last command, and the room.",
+            {
+                "look around": "",
+                "go to ROOM": "",
+                "open THING, close THING": "",
+                "pick up THING, put down THING": "",
+                "move THING to PLACE": "",
+                "focus on THING": "say that this is the thing of the task; focusing on a wrong thing fails",
+                "use THING on THING": "",
+                "activate THING, deactivate THING": "",
+                "pour THING in THING, mix THING": "",
+                "read THING": "",
+                "wait": "let time pass",
+                "inventory": "",
+            },
+            example="look around",
+            ending=f"The episode succeeds with the full score.{turn_limit(self._max_turns)}",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` variations of the split, from all kinds. None repeats before all of them were given."""
         part = PARTS.get(split, "test")

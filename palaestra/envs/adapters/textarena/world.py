@@ -17,6 +17,7 @@ from palaestra.data.abilities import without
 from palaestra.envs.adapters.textarena.games import rules_of
 from palaestra.envs.adapters.textarena.match import Match
 from palaestra.envs.adapters.textarena.package import PLACE, build, fewest_players, refusal
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -66,7 +67,7 @@ class TextArena:
     Raises: UnknownName; RecipeError, for a game that cannot be built here; MissingExtra.
     """
 
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot")
 
     provides = frozenset({"state_key", "outcome"})
 
@@ -105,6 +106,15 @@ class TextArena:
             self.abilities = without(self.abilities, "expert")
         self._match: Match | None = None
         self._seed, self._seat, self._turn = 0, 0, 0
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return write_manual(
+            f"You play {self._game}. The messages show its rules and what happened. Answer with one move in the "
+            "form that "
+            "the rules ask for. An invalid move may lose the game.",
+            ending=f"You succeed if you win, or solve the puzzle.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` games; training and evaluation share no seed."""

@@ -15,6 +15,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.adapters.textworld.games import Challenge, Design, Mode, cache_folder, load, load_compiled, package
 from palaestra.envs.adapters.textworld.play import CompiledPlayer, LogicPlayer, command_of
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import unstarted
 from palaestra.registry import PositiveInt, register
@@ -58,7 +59,7 @@ class TextWorld:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -87,6 +88,26 @@ class TextWorld:
         self._task_hash, self._goal_text, self._turn, self._score = "", "", 0, 0.0
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        passive = {"look": "", "inventory": "", "examine THING": ""} if self._passive else {}
+        return write_manual(
+            "You are in a house and reach the goal that the text names, by text commands.",
+            {
+                "go north, go east, go south, go west": "",
+                "take THING": "",
+                "take THING from THING": "",
+                "drop THING": "",
+                "put THING on THING, insert THING into THING": "",
+                "open THING, close THING": "",
+                "unlock THING with KEY, lock THING with KEY": "",
+                "eat FOOD": "",
+                **passive,
+            },
+            example="go east",
+            ending=f"The episode succeeds when the goal is reached.{turn_limit(self._max_turns)}",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` games. "train" draws from a pool of `train_games`, each other split from its own pool of a million."""
         pool = self._train_games if split == "train" else HELD_OUT

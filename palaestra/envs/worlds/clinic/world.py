@@ -15,6 +15,8 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import read_leniently
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -31,9 +33,11 @@ from palaestra.envs.worlds.clinic.table import (
     gains,
     posterior,
 )
+from palaestra.envs.worlds.clinic.talk import Talk
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "doctor"
+ACTS = ("ask", "lookup", "match", "diagnose", "recommend")
 UNREADABLE, REPEATED, LATE = -0.2, -0.2, -0.3  # penalties in `process`
 CASES = 200  # earlier patients with whom `match` compares the present one
 LISTED = 3  # most diseases of a diagnosis, and most that `match` tells
@@ -64,7 +68,7 @@ class State:
         return dict(self.answers)
 
 
-@register("environment", "clinic", source="arXiv 2510.04284")
+@register("environment", "clinic", ignores_if={"talk=notes": ("wordings",)}, source="arXiv 2510.04284")
 class Clinic(KeepsState[State]):
     """Question a patient, look things up, and name the disease.
 
@@ -85,6 +89,11 @@ class Clinic(KeepsState[State]):
             usual symptoms, so that no doctor is always right. Usual: 0.9.
         noise: probability that the patient reports a symptom wrongly. Higher: answers mislead more often.
         names: "plain", or "renamed" for invented names of symptoms.
+        talk: "notes": the patient names an area of the body, and each observation lists all answers. "free": it
+            describes what hurts and answers in everyday English, mixed with remarks about other people, and only the
+            latest words are shown. The doctor must understand them and remember. It is meant for pretrained models.
+        wordings: "held_out": the split "train" has half of the patient's words, and the others have the other half.
+            "shared": all splits have all of them. Only with `talk: free`.
         reward: "decision" (at the end 1 if the first disease is right, 0.5 if a later one is, else 0) or "inquiry",
             which adds to that the mean of `process` over all responses.
         vetoes: a response that claims certainty (`you definitely have …`) gets −1 from the rubric, and one that names
@@ -101,7 +110,7 @@ class Clinic(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "gain", "unsafe", "stratum"})
 
     def __init__(
@@ -113,6 +122,8 @@ class Clinic(KeepsState[State]):
         sureness: Annotated[float, pydantic.Field(ge=0.5, le=1)] = 0.9,
         noise: Fraction = 0.0,
         names: Literal["plain", "renamed"] = "plain",
+        talk: Literal["notes", "free"] = "notes",
+        wordings: Literal["shared", "held_out"] = "shared",
         reward: Literal["decision", "inquiry"] = "decision",
         vetoes: bool = True,
         confidence: Annotated[float, pydantic.Field(gt=0.5, lt=1)] = 0.99,
@@ -123,6 +134,12 @@ class Clinic(KeepsState[State]):
             f"{diseases} diseases cannot be told apart by {symptoms} symptoms.",
             f"Set `symptoms` to at least {-(-diseases // 2)}, or lower `diseases`.",
         )
+        Refusals("environment: clinic").when(
+            talk == "free" and names == "renamed",
+            "patients describe plain symptoms, and `names: renamed` gives them others.",
+            "Leave `names` out, or set `talk: notes`.",
+        )
+        self._free, self._wordings = talk == "free", wordings
         self._params: dict[str, Any] = {
             "diseases": diseases,
             "symptoms": symptoms,
@@ -141,6 +158,30 @@ class Clinic(KeepsState[State]):
         )
         self.action_count = len(self.actions)
         self.vector_size = 2 * symptoms + len(_areas(symptoms)) + 1
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        first = (
+            "The patient first tells what bothers it and what other people have, which does not matter, and then "
+            "answers "
+            "your questions in its own words. Only its latest words are shown."
+            if self._free
+            else "The patient first names only the area of the body that hurts, and then answers your questions."
+        )
+        return write_manual(
+            f"You are a doctor. A patient has one of these diseases: {', '.join(self._diseases)}. Find out which one. "
+            f"{first} These are the symptoms that you can ask for: {', '.join(self._symptoms)}.",
+            {
+                "ask SYMPTOM": "ask the patient whether it has a symptom",
+                "lookup DISEASE": "read the usual symptoms of a disease",
+                "match": "read the diseases of earlier patients who are most like this one",
+                "diagnose DISEASE": "name the disease, or up to three, the most probable one first",
+            },
+            example=f"ask {self._symptoms[0]}",
+            ending="The diagnosis ends the consultation. It succeeds if the first disease is the right one."
+            f"{turn_limit(self._max_turns)}",
+            hint="Ask first, do not ask the same thing twice, and never claim to be certain.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` patients. Those of the split "train" occur in no other split."""
@@ -209,7 +250,12 @@ class Clinic(KeepsState[State]):
         if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
             value = self.actions[int(value)]
         text = value if isinstance(value, str) else ""
-        return "".join(sign if sign.isalnum() else " " for sign in text.lower()).split()
+
+        def read(text: str) -> list[str] | None:
+            words = "".join(sign if sign.isalnum() else " " for sign in text.lower()).split()
+            return words if words[:1] and words[0] in ACTS else None
+
+        return read_leniently(text, read) or text.lower().split()
 
     def _act(self, state: State, words: list[str]) -> tuple[State, str | None, list[int]]:
         """The state after an act, its kind (None: it cannot be read), and the diseases that a diagnosis names."""
@@ -220,6 +266,8 @@ class Clinic(KeepsState[State]):
             answers = tuple(pair for pair in state.answers if pair[0] != symptom)
             has = symptom in state.patient.symptoms
             said = f"{'yes' if has else 'no'}, {self._symptoms[symptom]}."
+            if self._free:
+                said = f"You ask about {self._symptoms[symptom]}. {self._talk(state).answer(symptom, yes=has)}"
             return replace(state, answers=(*answers, (symptom, has)), said=said), kind, []
         if kind == "lookup" and len(listed) == 1:
             usual = " ".join(self._symptoms[s] for s in state.table.typical(listed[0]))
@@ -272,6 +320,15 @@ class Clinic(KeepsState[State]):
             "executable": float(kind is not None),
         }
 
+    def _talk(self, state: State) -> Talk:
+        return Talk(state.seed, None if self._wordings == "shared" else state.seed % 2)
+
+    def _complaint(self, state: State) -> str:
+        """The complaint in free words, with a remark about a symptom that the patient does not have."""
+        absent = [s for s in range(len(self._symptoms)) if s not in state.patient.symptoms]
+        other = absent[derive(state.seed, "remark") % len(absent)]
+        return self._talk(state).complaint(self._symptoms[state.patient.complaint], self._symptoms[other])
+
     # ---- observations -------------------------------------------------------------------------------------
     def _observe(self, state: State) -> Observation:
         count = len(self._symptoms)
@@ -279,6 +336,8 @@ class Clinic(KeepsState[State]):
         yes = " ".join(self._symptoms[s] for s, has in sorted(state.answers) if has)
         no = " ".join(self._symptoms[s] for s, has in sorted(state.answers) if not has)
         parts = [f"complaint: {felt}.", f"yes: {yes or 'none'}.", f"no: {no or 'none'}.", state.said]
+        if self._free:
+            parts = [state.said or self._complaint(state)]
         known = np.zeros((count, 2), np.float32)
         for symptom, has in state.answers:
             known[symptom, int(has)] = 1

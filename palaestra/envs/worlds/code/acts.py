@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from palaestra.data import ToolCall
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.tools import Tool
 from palaestra.tools.formats import format_of
 from palaestra.tools.tool import WrongArguments
@@ -111,10 +112,18 @@ def write_act(act: Act, style: Style) -> str:
 
 
 def _short(text: str) -> Act:
-    word, _, code = " ".join(text.split()).partition(" ")
+    act = read_leniently(text, _shortest)
+    if act is None:
+        raise Misread("not understood")
+    return act
+
+
+def _shortest(text: str) -> Act | None:
+    word, _, code = " ".join(text.split()).removesuffix(".").partition(" ")
+    word = word.lower()
     if word == "submit" or (word == "try" and code):
         return Act("submit" if word == "submit" else "try", code)
-    raise Misread("not understood")
+    return None
 
 
 def _fenced(text: str, kind: Kind) -> Act:

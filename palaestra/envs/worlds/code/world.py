@@ -14,6 +14,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -84,7 +85,7 @@ class Code(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "tested", "passed", "stratum"})
 
     def __init__(
@@ -138,6 +139,35 @@ class Code(KeepsState[State]):
         self._machine: Machine | None = None
         if self._backend is not None:  # a coroutine function tells callers to await it
             self.step = self._step_waiting  # type: ignore[method-assign, assignment]
+
+    def instruction(self, agent: str) -> str:
+        """The rules, and the acts of `style: expression`. Those of the other styles stand in the observation's own
+        instruction."""
+        limit = turn_limit(self._max_turns)
+        ending = f"Submitting ends the episode. It succeeds if all hidden tests pass.{limit}"
+        if self._kind == "repository":
+            return write_manual(
+                "A small Python package has one wrong line. Read its files, run the tests, repair the line, and hand "
+                "the files in.",
+                ending=ending,
+            )
+        if self._style != "expression":
+            return write_manual(
+                "You write a Python function f(x) for a description or for examples. You can run and test it before "
+                "you hand it in.",
+                ending=ending,
+            )
+        return write_manual(
+            "You write a Python expression of x that does what a message says, such as [1, 2] to [2, 1]. It may use x, "
+            "numbers, strings, lists, + - * // %, slices, abs len max min sorted sum, .upper() and .lower().",
+            {
+                "try EXPRESSION": "see which of the shown examples it gets wrong",
+                "submit": "hand in the expression tried last",
+                "submit EXPRESSION": "hand in another one",
+            },
+            example="try sorted(x)[::-1]",
+            ending=ending,
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks. Those of the split "train" occur in no other split."""

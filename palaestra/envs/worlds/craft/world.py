@@ -16,6 +16,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import read_index
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -72,7 +73,7 @@ class Craft(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "items", "stratum"})
 
     def __init__(
@@ -110,6 +111,26 @@ class Craft(KeepsState[State]):
         self.action_count = len(ACTS)
         self.vector_size = views.vector_size(sight)
         self._max_turns = max_turns
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        called = views.names_of(self._names if self._names != "shuffled" else "plain", 0)
+        made = views.manual(called) if self._names != "shuffled" else "Every message says what is made of what."
+        table, planks = called["table"], called["planks"]
+        return write_manual(
+            "You are on a map of square tiles. Every message names the goal, what you have, what you face, and what is "
+            f"near. Gather and make things until you have what the goal asks for. {made}",
+            {
+                "north, east, south or west": "turn to that side, and walk if there is grass",
+                "turn left or turn right": "turn without walking",
+                "attack": "gather what you face",
+                "use": "open the chest that you face and take what is inside",
+                "craft ITEM": f"make an item of what you have; a pickaxe is made beside a placed {table}",
+                f"place {table} or place {planks}": "put it on the grass in front of you",
+            },
+            example="attack",
+            ending=f"The episode succeeds when you have what the goal asks for.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` maps with goals. The split "train" shares no seed with other splits."""

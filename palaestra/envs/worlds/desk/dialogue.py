@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from palaestra.data import ToolCall, derive
+from palaestra.envs.kit.leniency import stripped
 from palaestra.envs.worlds.desk.counter import Counter, call_text, tools_of
 from palaestra.envs.worlds.desk.goals import Goal
 from palaestra.envs.worlds.desk.kinds import LOOKUPS
@@ -142,6 +143,8 @@ class Dialogue:
         if not isinstance(text, str):
             return self._unread("write a text")
         parsed = self.toolbox.read(text)
+        if not (parsed.fault or parsed.calls or can_be_read(parsed.said, self._manner.style)):
+            parsed = self.toolbox.read(stripped(text))
         if parsed.fault is not None:
             return Turn(heard=f"error: {parsed.fault}", called=True, failed=True, readable=False)
         if len(parsed.calls) > 1:

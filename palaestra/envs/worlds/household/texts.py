@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.worlds.household.house import NOWHERE, RESULTS, House, Number, State, accessible
 from palaestra.envs.worlds.household.rules import IDLE, Command, conceivable, possible
 from palaestra.envs.worlds.household.words import Vocabulary
@@ -36,7 +37,7 @@ class Wording:
 
     def read(self, text: str) -> Command | None:
         """The command that a text means. None if it is no command, or names something that the house does not have."""
-        return self._meant.get(" ".join(text.lower().split()).rstrip("."))
+        return read_leniently(text, lambda one: self._meant.get(" ".join(one.lower().split()).rstrip(".")))
 
     def legal(self, state: State) -> list[str]:
         """The texts of all commands that are possible now."""

@@ -11,6 +11,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -19,7 +20,7 @@ from palaestra.envs.worlds.household.house import GOALS, GoalName, House, State,
 from palaestra.envs.worlds.household.plan import search_then_plan, shortest
 from palaestra.envs.worlds.household.rules import Command, act
 from palaestra.envs.worlds.household.texts import View, Wording
-from palaestra.envs.worlds.household.words import VocabularyName, vocabulary
+from palaestra.envs.worlds.household.words import NAMES, VocabularyName, vocabulary
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -88,7 +89,7 @@ class Household(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stage"})
 
     def __init__(
@@ -116,6 +117,43 @@ class Household(KeepsState[Episode]):
         }
         self._view, self._idle, self._vocabulary = view, idle, vocabulary
         self._dense, self._sighted, self._max_turns = reward == "dense", expert == "sighted", max_turns
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the house and its commands. The vocabulary "mixed" draws the words of each task, so that all
+        three ways to write each command are told."""
+        mixed = self._vocabulary == "mixed"
+        kinds = [vocabulary(name, 0) for name in (NAMES if mixed else (self._vocabulary,))]
+
+        def say(verb: str, thing: str = "", place: str = "") -> str:
+            """The command in each vocabulary. `place` is a word of code, such as "sink", or stands for itself."""
+            return " or ".join(one.command(verb, thing, one.words.get(place, place)) for one in kinds)
+
+        commands = {
+            say("go", place="PLACE"): "go to a place in this room, or to another room",
+            say("open", place="PLACE"): "open a closed place",
+            say("close", place="PLACE"): "",
+            say("take", "THING", "PLACE"): "pick a thing up; you can carry one thing at a time",
+            say("put", "THING", "PLACE"): "lay down what you carry",
+            say("clean", "THING", "sink"): "",
+            say("heat", "THING", "microwave"): "",
+            say("cool", "THING", "fridge"): "",
+            say("use", place="lamp"): "switch it on, to look at what you carry",
+        }
+        if self._idle:
+            commands |= {say("look"): "", say("carried"): "", say("examine", "THING"): ""}
+        fridge = f"{kinds[0].words['fridge']} 1"
+        words = " Every house has its own words for commands and things: use those that work." * mixed
+        return write_manual(
+            "You are in a house and do the task that every message names. Things and places have a number, as in "
+            f"{fridge}."
+            " You can only use the place where you stand, so go there first. A question mark stands for what you have "
+            f"not seen yet, and a closed place must be opened first.{words}",
+            commands,
+            example="" if mixed else say("go", place=fridge),
+            ending="A command that is impossible has the answer `nothing happens.` The episode succeeds when the "
+            "task is "
+            f"done.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` houses with goals. Splits never share a seed."""

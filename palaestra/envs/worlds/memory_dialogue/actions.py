@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from palaestra.envs.kit.leniency import read_leniently
+
 OPERATIONS = ("add", "update", "delete", "noop")
 SELECT, ANSWER = "select", "answer"
 Style = Literal["words", "calls"]
@@ -40,6 +42,10 @@ def write(operation: Operation, style: Style) -> str:
 
 def read(text: str, style: Style) -> Operation | None:
     """The action that a text means, in lower case. None if it cannot be read."""
+    return read_leniently(text, lambda one: _understood(one, style))
+
+
+def _understood(text: str, style: Style) -> Operation | None:
     if style == "words":
         kind, _, rest = " ".join(text.lower().split()).partition(" ")
         return _operation(kind, rest, " ")
@@ -68,4 +74,4 @@ def _ids(numbers: list[str]) -> tuple[int, ...]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.replace('"', " ").split())
+    return " ".join(text.replace('"', " ").split()).removesuffix(".")

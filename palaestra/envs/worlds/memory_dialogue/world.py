@@ -14,6 +14,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.answers import answer_words, token_f1
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -109,7 +110,7 @@ class MemoryDialogue(KeepsState[State]):
     (size of the memory), `score` and `stratum` (the kinds of its questions).
     """
 
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
 
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
@@ -154,6 +155,46 @@ class MemoryDialogue(KeepsState[State]):
         self._roles, self._part, self._view = roles, facts, view
         self._words, self._shown, self._select, self._style = entry_words, shown, select, style
         self._f1 = score == "f1"
+
+    def instruction(self, agent: str) -> str:
+        """The rules for an agent, with the operations of its role."""
+        words = self._style == "words"
+        keeps = {
+            "add TEXT": "add an entry to the memory",
+            "update NUMBER TEXT": "replace an entry",
+            "delete NUMBER": "remove an entry that is no longer true",
+            "noop": "change nothing, if the sentence says nothing new",
+        }
+        answers = {"select NUMBER NUMBER": "once before an answer, show only these entries"} if self._select else {}
+        answers |= {"answer WORDS": "answer the question with nothing but the words asked for"}
+        if not words:
+            keeps = {"ADD(\"TEXT\")": keeps["add TEXT"], "UPDATE(NUMBER, \"TEXT\")": keeps["update NUMBER TEXT"],
+                     "DELETE(NUMBER)": keeps["delete NUMBER"], "NOOP": keeps["noop"]}  # fmt: skip
+            answers = {"select(NUMBER, NUMBER)": answers["select NUMBER NUMBER"]} if self._select else {}
+            answers |= {'answer("WORDS")': "answer the question with nothing but the words asked for"}
+        keeping = agent == self.agents[0] and self._roles != ANSWERER
+        answering = agent == self.agents[-1] and self._roles != MANAGER
+        example = (
+            ("add anna dog rex" if words else 'ADD("anna dog rex")')
+            if keeping
+            else ("answer rex" if words else 'answer("rex")')
+        )
+        told = ["You keep a memory of a talk about people."]
+        if keeping:
+            told.append(
+                "You read one sentence at a time and change the memory, so that it always has what is true now and "
+                f"what was true before. It has room for {self._params['capacity']} entries of at most "
+                f"{self._words} words. "
+                "The talk is not shown again."
+            )
+        if answering:
+            told.append("Questions come at the end. Answer them from the memory. If it does not say, answer unknown.")
+        return write_manual(
+            " ".join(told),
+            (keeps if keeping else {}) | (answers if answering else {}),
+            example=example,
+            ending="The episode succeeds if all answers are right.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` talks. Splits never share a seed."""

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.leniency import read_leniently
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -72,7 +74,7 @@ class Prover(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(
@@ -96,6 +98,30 @@ class Prover(KeepsState[State]):
         self._params = {"size": list(size), "steps": list(steps), "atoms": atoms, "composed": composed}
         self._wording, self._noise, self._max_turns = WORDINGS[symbols], noise, max_turns
 
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        show = self._wording.show
+        tactics = {
+            "intro": "the goal is an implication: its left side becomes a hypothesis",
+            "exact a": "the goal is the hypothesis a: it is proved",
+            "apply a": "the hypothesis a is an implication to the goal: prove its left side instead",
+            "split": "the goal is p & q: prove both",
+            "left": "the goal is p | q: prove p",
+            "right": "the goal is p | q: prove q",
+            "cases a": "take the hypothesis a, which is p & q or p | q, apart; if a is false, the goal is proved",
+            "exfalso": "prove false instead of the goal",
+            "have x : p & q": "prove this formula first, then use it as hypothesis x",
+        }
+        return write_manual(
+            "You prove a theorem of intuitionistic propositional logic. A message such as "
+            f"`{show('a: p -> q; b: p |- q')}` shows the hypotheses a and b, and behind them the goal. "
+            f"`{show('~p')}` means `{show('p -> false')}`. Tactics work on the first open goal.",
+            {show(tactic): does for tactic, does in tactics.items()},
+            example=show("intro"),
+            ending="A tactic that cannot be used is refused with a reason and changes nothing. The proof succeeds when "
+            f"no goal is left.{turn_limit(self._max_turns)}",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` theorems. Training and evaluation share none."""
         return seeded_tasks("prover", self._params, split, n, seed, content=self.content)
@@ -116,7 +142,7 @@ class Prover(KeepsState[State]):
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before = self.state
         text = actions[AGENT].value
-        meant = " ".join(self._wording.read(text.lower()).split()) if isinstance(text, str) else ""
+        meant = self._meant(before, text) if isinstance(text, str) else ""
         lost = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
         after, readable = self._try(before, meant, lost=lost)
         self.state = after = replace(after, turn=before.turn + 1)
@@ -143,6 +169,15 @@ class Prover(KeepsState[State]):
     def _theorem(self, seed: int, params: Mapping[str, Any] | None = None) -> tuple[Formula, int]:
         p = {**self._params, **(params or {})}
         return problem(tuple(p["size"]), p["atoms"], tuple(p["steps"]), p["composed"], seed)
+
+    def _meant(self, state: State, text: str) -> str:
+        """The tactic in a text, in the checker's tokens."""
+
+        def read(text: str) -> str | None:
+            tactic = " ".join(self._wording.read(text.lower()).split())
+            return tactic if self._try(state, tactic, lost=False)[1] else None
+
+        return read_leniently(text, read) or ""
 
     def _try(self, state: State, text: str, *, lost: bool) -> tuple[State, bool]:
         """The state after a tactic, and whether the tactic could be read."""

@@ -16,6 +16,7 @@ from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.kit.choices import read_choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -30,6 +31,14 @@ from palaestra.registry import Fraction, PositiveInt, register
 AGENT = "player"
 Name = Literal["lake", "sokoban", "mines"]
 GAMES: tuple[Name, ...] = get_args(Name)
+RULES: dict[str, str] = {
+    "lake": "lake: walk over the ice to the goal. A hole ends the episode.",
+    "sokoban": "sokoban: walk, and push each box onto a target. You can push one box at a time and never pull, so keep "
+    "boxes away from corners.",
+    "mines": "mines: reveal every place without a mine. A revealed number says how many of the eight places around it "
+    "have mines. Rows and columns are counted from 0. A revealed mine ends the episode.",
+}
+MINES = {"reveal ROW COLUMN": "look under a place", "flag ROW COLUMN": "mark a place"}
 OTHERS = "abcdehijklmnpqruvwyz=%&"  # signs for renamed boards
 
 
@@ -74,7 +83,7 @@ class Puzzles(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "executable", "stratum"})
 
     def __init__(
@@ -93,6 +102,7 @@ class Puzzles(KeepsState[State]):
         _refuse_impossible(games, size, boxes, symbols=symbols, legend=legend)
         made: list[Game] = [Lake(noise), Sokoban(noise, boxes), Mines(noise)]
         self._games = {game.name: game for game in made}
+        self._chosen = games
         self._params = {"games": list(games), "size": list(size), "boxes": boxes}
         self._symbols, self._brief, self._legend = symbols, text == "brief", legend
         self._misread, self._max_turns = misread, max_turns
@@ -102,6 +112,23 @@ class Puzzles(KeepsState[State]):
             self.vector_size = size[0] ** 2 * len(self._only.signs)
         else:
             self.abilities = without(self.abilities, "vector")
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        moves = {"up": "", "down": "", "left": "", "right": ""}
+        told, commands = list[str](), dict[str, str]()
+        for name, game in self._games.items():
+            if name in self._chosen:
+                told.append(RULES[name])
+                commands |= moves if name != "mines" else MINES
+                if not self._brief and self._symbols == "plain":
+                    told.append(f"Signs: {', '.join(f'{sign} {meaning}' for sign, meaning in game.signs.items())}.")
+        return write_manual(
+            " ".join(["You solve puzzles on a square board. Each message begins with the name of the game.", *told]),
+            commands,
+            example=next(iter(commands)).replace("ROW COLUMN", "1 2"),
+            ending=f"The episode succeeds when the puzzle is solved.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` boards. Training and evaluation share none."""

@@ -11,6 +11,8 @@ import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import read_leniently
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -91,7 +93,7 @@ class Rasters(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "stratum"}
     )
@@ -112,11 +114,41 @@ class Rasters(KeepsState[State]):
         refuse = Refusals("environment: rasters")
         refuse.when_empty(KINDS, kinds=kinds)
         refuse.when_repeated(kinds=kinds)
+        self._kinds, self._tiles = kinds, tiles
         self._params = {"kinds": list(kinds), "tiles": tiles}
         self._brief, self._tools, self._noise, self._misread = text == "brief", tools, noise, misread
         self._words = Vocabulary({} if names == "plain" else dict(zip(COLORS, INVENTED, strict=True)))
         self._colors = [self._words.say(color) for color in COLORS]
         self._reward, self._max_turns = reward, max_turns
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        jigsaw = "jigsaw" in self._kinds
+        asks = any(kind != "jigsaw" for kind in self._kinds)
+        count = self._tiles**2
+        told, commands, colors = [], dict[str, str](), ", ".join(self._colors)
+        if jigsaw:
+            told.append(
+                f"A jigsaw: the {count} tiles of a picture are shuffled, and its values should change little from tile "
+                "to tile. Say which shown tile belongs to place 1, to place 2, and so on."
+            )
+        if asks:
+            hidden = " The picture is not shown at first: look before you answer." * self._tools
+            told.append(f"A question about a picture with the colors {colors}.{hidden}")
+        if self._tools:
+            commands |= {"zoom": "show the whole picture", "crop NUMBER": "show one tile or quarter of it"}
+            commands |= {"swap NUMBER NUMBER": "exchange two tiles of a jigsaw"} if jigsaw else {}
+            commands |= {"count COLOR": "count the places of a color"} if asks else {}
+        if jigsaw:
+            commands[f"answer {' '.join(['NUMBER'] * count)}"] = "the tiles in the order of the places"
+        if asks:
+            commands["answer WORD"] = "the number, the color or the digit that the question asks for"
+        return write_manual(
+            " ".join(told),
+            commands,
+            example="zoom" if self._tools else "answer " + (" ".join(map(str, range(1, count + 1))) if jigsaw else "3"),
+            ending=f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` problems. Training and evaluation share none."""
@@ -138,7 +170,8 @@ class Rasters(KeepsState[State]):
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before = self.state
         value = actions[AGENT].value
-        words = value.lower().split() if isinstance(value, str) and len(value) <= LONGEST else []
+        text = value if isinstance(value, str) and len(value) <= LONGEST else ""
+        words = read_leniently(text, lambda one: self._words_of(before, one)) or []
         meant = self._read(before, words)
         fails = self._noise > 0 and derive(before.seed, "noise", before.turn) / 2**63 < self._noise
         answered = meant is not None and words[0] == "answer"
@@ -187,6 +220,10 @@ class Rasters(KeepsState[State]):
         return Action(text=f"answer {self._words.say(found.answer)}")
 
     # ---- playing ------------------------------------------------------------------------------------------
+    def _words_of(self, state: State, text: str) -> list[str] | None:
+        words = text.lower().rstrip(" .").split()
+        return words if self._read(state, words) is not None else None
+
     def _read(self, state: State, words: list[str]) -> str | None:
         """The kind of an act. None if the act cannot be read."""
         count = len(state.order) if state.problem.kind == "jigsaw" else 4

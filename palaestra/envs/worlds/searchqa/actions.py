@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from palaestra.envs.kit.leniency import read_leniently
+
 SEARCH, OPEN, ANSWER = "search", "open", "answer"
 KINDS = (SEARCH, OPEN, ANSWER)
 Style = Literal["words", "tags"]
@@ -55,8 +57,7 @@ def read(text: str, style: Style, *, alone: bool = False, reader: bool = False) 
         reader: whether an answer may be empty, because a reader answers.
     """
     if style == "words":
-        kind, _, rest = " ".join(text.lower().split()).partition(" ")
-        act = _act(kind, rest, alone, reader)
+        act = read_leniently(text, lambda one: _plain_act(one, alone, reader))
         return act, act is not None
     found = _TAGGED.findall(text)
     if alone:
@@ -69,6 +70,11 @@ def read(text: str, style: Style, *, alone: bool = False, reader: bool = False) 
     if reader and kind == ANSWER:
         text = text.replace(f"<answer>{inner}</answer>", f"<answer>{inner or ' '}.</answer>")
     return act, act is not None and shape.fullmatch(text) is not None
+
+
+def _plain_act(text: str, alone: bool, reader: bool) -> Act | None:
+    kind, _, rest = " ".join(text.lower().split()).partition(" ")
+    return _act(kind, rest, alone, reader)
 
 
 def _act(kind: str, rest: str, alone: bool, reader: bool) -> Act | None:

@@ -14,6 +14,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.answers import answer_words, exact_match, holds_answer, token_f1
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -96,7 +97,7 @@ class SearchQA(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset(
         {"state_key", "outcome", "process", "executable", "tool_call", "tool_error", "format", "entities", "stratum"}
     )
@@ -144,6 +145,34 @@ class SearchQA(KeepsState[State]):
         self._style, self._notes, self._score = style, notes, SCORES[score]
         self._whole = holds_answer if score == "substring" else exact_match
         self._reader, self._reader_error, self._max_turns = reader, reader_error, max_turns
+
+    def instruction(self, agent: str) -> str:
+        """The rules, and the acts of `style: words`. Those of `style: tags` stand in the observation's own
+        instruction."""
+        what = (
+            "You answer questions with a search engine. A question such as `anna friend home` asks for the home of "
+            "anna's friend: find the friend first, then search for the friend's home. Other passages may be about "
+            "something else of the same name."
+            if self._params["questions"] == "hops"
+            else "You fill in the hidden words of a passage with the help of a search engine."
+        )
+        if self._closed:
+            what = "You answer questions about people, towns, firms and works from what you know."
+        several = " Answers to several hidden words are written in order, with `;` between them."
+        ending = f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}" + several * (
+            self._params["questions"] != "hops"
+        )
+        if self._style == "tags":
+            return write_manual(what, ending=ending)
+        searches = {"search WORDS": "show the best passages", "open ID": "show a whole passage, such as d3"}
+        reads = "stop: a reader answers from the passages that you have seen"
+        answer = {"answer": reads} if self._reader else {"answer WORDS": "the answer and nothing else, mostly one word"}
+        return write_manual(
+            what,
+            (searches if not self._closed else {}) | answer,
+            example="search anna friend" if not self._closed else "answer elm",
+            ending=ending,
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` questions. Splits never share a seed."""

@@ -7,9 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.words import Vocabulary
 from palaestra.envs.worlds.shop.catalogue import Choice, Goal, Product
-from palaestra.envs.worlds.shop.visit import BACK, BUY, NOTHING, Command, State, Store, pages, queries, shown
+from palaestra.envs.worlds.shop.visit import (
+    BACK,
+    BUY,
+    NOTHING,
+    Command,
+    State,
+    Store,
+    all_queries,
+    pages,
+    queries,
+    shown,
+)
 
 Style = Literal["page", "words"]
 NEXT, PREVIOUS = Command("turn", number=1), Command("turn", number=-1)
@@ -41,7 +53,10 @@ class Wording:
 
     def read(self, store: Store, state: State, text: str) -> Command | None:
         """The command that a text means; NOTHING for a click on what is not on the page; None if it cannot be read."""
-        found = SPOKEN.fullmatch(text.lower())
+        return read_leniently(text, lambda one: self._understood(store, state, one))
+
+    def _understood(self, store: Store, state: State, text: str) -> Command | None:
+        found = SPOKEN.fullmatch(text.lower().rstrip(" ."))
         if found is None:
             return None
         verb, words = self.words.hear(found[1]), (found[2] or found[3] or "").split()
@@ -57,12 +72,14 @@ class Wording:
         return None
 
     def legal(self, store: Store, state: State) -> list[str]:
-        """The commands that are possible here, as texts. Only the searches of `queries` are among them."""
+        """The commands that are possible here, as texts. Of the searches, those of `queries` are among them, or with a
+        described request those of `all_queries`."""
         clicks = [self._call("click", text) for text, _ in self._links(store, state)]
         back, buy = self.words.say("back"), self.words.say("buy")
         match state.page:
             case "search":
-                return [self._call("search", self.words.say(*query)) for query in queries(store.goal)]
+                useful = all_queries(store.catalogue) if store.request else queries(store.goal)
+                return [self._call("search", self.words.say(*query)) for query in useful]
             case "results":
                 return [*clicks, back]
         return [*clicks, back, buy]
@@ -94,7 +111,9 @@ class Wording:
         """The text of the buyer's page, after the instruction."""
         said = ["nothing happens."] if state.failed else []
         page = {"search": self._search, "results": self._results, "item": self._item, "cart": self._cart}[state.page]
-        return ("\n" if self.style == "page" else " ").join([*said, self._ask(store.goal), *page(store, state)])
+        return ("\n" if self.style == "page" else " ").join(
+            [*said, store.request or self._ask(store.goal), *page(store, state)]
+        )
 
     def _ask(self, goal: Goal) -> str:
         say = self.words.say

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from palaestra.data import derive
 from palaestra.envs.worlds.shop.catalogue import Catalogue, Choice, Goal
+from palaestra.envs.worlds.shop.words import DEPARTMENTS
 
 Page = Literal["search", "results", "item", "cart"]
 Kind = Literal["search", "open", "choose", "turn", "back", "buy", "nothing"]
@@ -31,6 +32,7 @@ class Command:
     choice: Choice = ("", "")
 
 
+LISTED = 2  # most words of the searches that `all_queries` lists
 BACK, BUY, NOTHING = Command("back"), Command("buy"), Command("nothing")
 
 
@@ -44,6 +46,7 @@ class Store:
         name: identifies the catalogue and the goal.
         seed: decides which searches leave out products and which choices fail.
         missing, slip: probabilities that a search leaves out a product and that the choice of an option fails.
+        request: what the buyer is asked for, if it is described. "": the goal's own words are shown.
     """
 
     catalogue: Catalogue
@@ -57,6 +60,7 @@ class Store:
     cart: bool
     missing: float
     slip: float
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +156,28 @@ def queries(goal: Goal) -> list[tuple[str, ...]]:
     return list(dict.fromkeys([*some, (*goal.attributes, goal.type), (goal.type,)]))
 
 
+def all_queries(catalogue: Catalogue) -> list[tuple[str, ...]]:
+    """Each type of the catalogue's departments, alone and with each attribute of its department."""
+    names = {product.department for product in catalogue.products}
+    shelves = [shelf for name, shelf in DEPARTMENTS.items() if name in names]
+    return [
+        query
+        for shelf in shelves
+        for kind in shelf.types
+        for query in [(kind,), *((a, kind) for a in shelf.attributes)]
+    ]
+
+
+def right_of(catalogue: Catalogue, goal: Goal) -> frozenset[int]:
+    """Numbers of the products that fulfill the goal when the right options are chosen."""
+    return frozenset(number for number, product in enumerate(catalogue.products) if goal.possible(product))
+
+
 def enter(catalogue: Catalogue, goal: Goal, **options: Any) -> Store:
     """The store for one visit, with the right products and the best search already found."""
-    right = frozenset(number for number, product in enumerate(catalogue.products) if goal.possible(product))
-    size = options["page_size"]
-    pages_of = {query: _earliest(catalogue.search(query), right, size) for query in queries(goal)}
+    right, size = right_of(catalogue, goal), options["page_size"]
+    useful = [query for query in queries(goal) if not options.get("request") or len(query) <= LISTED]
+    pages_of = {query: _earliest(catalogue.search(query), right, size) for query in useful}
     best = min(pages_of, key=lambda query: pages_of[query])  # the first of those that are equally good
     return Store(catalogue=catalogue, goal=goal, right=right, query=best, depth=int(pages_of[best]), **options)
 

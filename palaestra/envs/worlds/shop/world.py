@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.shop.catalogue import build, constraints_of, families, score
 from palaestra.envs.worlds.shop.pages import Style, Wording
-from palaestra.envs.worlds.shop.visit import NOTHING, State, Store, act, enter, way
+from palaestra.envs.worlds.shop.requests import Wordings, describe
+from palaestra.envs.worlds.shop.visit import NOTHING, State, Store, act, enter, right_of, way
 from palaestra.envs.worlds.shop.words import DEPARTMENTS, VOCABULARIES, VocabularyName
 from palaestra.registry import Fraction, PositiveInt, register
 
@@ -31,7 +33,9 @@ class Episode:
     visit: State
 
 
-@register("environment", "shop", source="modeled on WebShop, arXiv 2207.01206")
+@register(
+    "environment", "shop", ignores_if={"request=names": ("wordings",)}, source="modeled on WebShop, arXiv 2207.01206"
+)
 class Shop(KeepsState[Episode]):
     """Search a shop, look at products, choose options and buy what an instruction asks for.
 
@@ -54,6 +58,11 @@ class Shop(KeepsState[Episode]):
         style: "page" names products by number and writes brackets. "words" is shorter, for small models: clicks name
             products by their place in the list, as in `click 2`.
         vocabulary: "plain", or "renamed", which has other words for all commands, products, attributes and options.
+        request: "names" asks for products in the words of the shop. "described" asks in everyday English, by uses,
+            comparisons and other units, also for what is not wanted, and never in the shop's words. A search needs the
+            shop's words, so the buyer must understand the request. It is meant for pretrained models.
+        wordings: "held_out": the split "train" has half of all descriptions and sentences, and the others have the
+            other half. "shared": all splits have all of them. Only with `request: described`.
         missing: probability that a search leaves out a product. Usual: 0.
         slip: probability that the choice of an option fails and must be repeated. Usual: 0.
         max_turns: turns until the episode is cut off. The expert needs up to about 9. Usual: 15.
@@ -66,7 +75,7 @@ class Shop(KeepsState[Episode]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "process", "executable"})
 
     def __init__(
@@ -81,11 +90,18 @@ class Shop(KeepsState[Episode]):
         cart: bool = True,
         style: Style = "page",
         vocabulary: VocabularyName = "plain",
+        request: Literal["names", "described"] = "names",
+        wordings: Wordings = "shared",
         missing: Fraction = 0.0,
         slip: Fraction = 0.0,
         max_turns: PositiveInt = 15,
     ) -> None:
         _refuse_impossible(products, constraints, distractors, {"missing": missing, "slip": slip})
+        Refusals("environment: shop").when(
+            request == "described" and vocabulary != "plain",
+            "a described request means products by their plain names, and `vocabulary: renamed` gives them others.",
+            "Leave `vocabulary` out, or set `request: names`.",
+        )
         self._params: dict[str, Any] = {
             "departments": departments,
             "products": products,
@@ -96,7 +112,41 @@ class Shop(KeepsState[Episode]):
             "slip": slip,
         }
         self._page_size, self._cart, self._max_turns = page_size, cart, max_turns
+        self._described, self._wordings = request == "described", wordings
         self._wording = Wording(style, VOCABULARIES[vocabulary])
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        say, paged = self._wording.words.say, self._wording.style == "page"
+        write = (lambda verb, text: f"{say(verb)}[{text}]") if paged else (lambda verb, text: f"{say(verb)} {text}")
+        told = ""
+        if self._described:
+            shelves = [DEPARTMENTS[name] for name in list(DEPARTMENTS)[: self._params["departments"]]]
+            kinds = ", ".join(kind for shelf in shelves for kind in shelf.types)
+            told = (
+                f" The shop has other words than the request, and a search needs those of the shop. It sells: {kinds}."
+            )
+        order = (
+            f"put the open product into the cart; in the cart, {say('buy')} again places the order"
+            if self._cart
+            else "order the open product with the chosen options"
+        )
+        return write_manual(
+            "You shop in an online store. The first line of every page says what to buy. Find a product that has all "
+            "of it, choose the wanted options on its page, and order it. Several products look alike: only the page "
+            "of a product shows all of its details." + told,
+            {
+                write("search", "WORDS"): "on the search page, list the products that have some of these words",
+                write("click", "PRODUCT"): f"open a product of the list by its {'code' if paged else 'place, 1, 2, …'}",
+                write("click", "VALUE"): "on a product's page, choose a value of an option, such as a size or a color",
+                f"{write('click', say('next'))} and {write('click', say('previous'))}": "turn the pages of the list",
+                say("back"): "leave a page: from a product to the list, from the list to the search page",
+                say("buy"): order,
+            },
+            example=write("search", say("cotton", "scarf")),
+            ending="The order ends the visit. It succeeds if the product is of the wanted kind, has all wanted details "
+            f"and options, and does not cost too much.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` instructions. Other splits never have the seeds of "train"."""
@@ -118,9 +168,14 @@ class Shop(KeepsState[Episode]):
         number, family = _asked(world, task.seed)
         constraints = tuple(world["constraints"])
         catalogue = build(world["departments"], world["products"], constraints, world["distractors"], number)
+        goal, half = catalogue.goals[family], None if self._wordings == "shared" else task.seed % 2
+        asked = ""
+        if self._described:
+            asked = describe(catalogue, goal, right_of(catalogue, goal), seed=task.seed, half=half)
         store = enter(
             catalogue,
-            catalogue.goals[family],
+            goal,
+            request=asked,
             page_size=self._page_size,
             cart=self._cart,
             name=f"{number}.{family}",

@@ -13,6 +13,8 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import stripped
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -76,7 +78,7 @@ class ToolTasks:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "tool_call", "tool_error"})
 
     def __init__(
@@ -120,6 +122,22 @@ class ToolTasks:
         self._state: State | None = None
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """What the questions are, and how tools are called. With `manual`, the observation itself lists the tools."""
+        about = "You answer questions with tools. Call tools until you know the answer, then give it with `answer`."
+        if self._questions is None:
+            about += (
+                " A question is a sum over a table: look up each of its numbers, then let the calculator work the sum "
+                "out."
+            )
+        refer = " r1 in an argument stands for the first result, r2 for the second, and so on." * self._solver.refer
+        call = ToolCall(name=ANSWER, arguments={"text": "760"})
+        return write_manual(
+            about + refer,
+            example=Toolbox([_answer_tool()], format=self._format).write(call),
+            ending=f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` sums, or `n` questions of the split in an order drawn by the seed. They repeat if the file has fewer."""
         if self._questions is None:
@@ -225,7 +243,11 @@ class ToolTasks:
         if action.tool_calls:
             parsed = Parsed(tuple(action.tool_calls))
         else:
-            parsed = box.read(action.value if isinstance(action.value, str) else "")
+            text = action.value if isinstance(action.value, str) else ""
+            text = text.rstrip(" .\n") if self._format == "words" else text
+            parsed = box.read(text)
+            if not (parsed.fault or parsed.calls):
+                parsed = box.read(stripped(text))
             if parsed.fault is not None:
                 return parsed
         wrong = "" if parsed.calls else "nothing was called"

@@ -11,6 +11,8 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.leniency import stripped
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -84,7 +86,7 @@ class Travel(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "consistent", "executable", "feasible", "tool_call", "tool_error"})
 
     def __init__(
@@ -138,6 +140,20 @@ class Travel(KeepsState[State]):
         self._lines: dict[str, str] = {}
 
     # ---- the protocol -------------------------------------------------------------------------------------
+    def instruction(self, agent: str) -> str:
+        """What a plan must have, and how it is made. With `manual`, the observation itself lists the tools."""
+        hand = self._words.say("plan" if self._whole else "done")
+        stated = " State each price exactly as a tool showed it." * self._prices
+        return write_manual(
+            "You plan a trip. Every message shows the legs of the trip, the wishes, and the plan so far. Look up "
+            "trains, flights, hotels and sights, and book a ride for each leg and a hotel for each stop. Nothing "
+            "may overlap, "
+            "there must be time for every way between two places, sights must be open, and the budget must hold."
+            f"{stated} `{hand}` hands the plan in.",
+            ending=f"Handing in ends the episode. It succeeds if the plan has everything and fulfills all wishes, and "
+            f"if you stated only what a tool had shown.{turn_limit(self._max_turns)}",
+        )
+
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` requests. Other splits never have the seeds of "train"."""
         return seeded_tasks("travel", self._params, split, n, seed)
@@ -197,7 +213,11 @@ class Travel(KeepsState[State]):
         """The calls of an act, at least one; otherwise a fault."""
         if action.tool_calls:
             return Parsed(tuple(action.tool_calls))
-        parsed = self._box.read(action.value if isinstance(action.value, str) else "")
+        text = action.value if isinstance(action.value, str) else ""
+        text = text.rstrip(" .\n") if self._box.format.name == "words" else text
+        parsed = self._box.read(text)
+        if not (parsed.fault or parsed.calls):
+            parsed = self._box.read(stripped(text))
         return parsed if parsed.fault or parsed.calls else Parsed(fault="nothing was called")
 
     def _do(self, name: str, **given: Any) -> None:

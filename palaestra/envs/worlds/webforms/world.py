@@ -12,6 +12,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -111,7 +112,7 @@ class WebForms(KeepsState[Playing]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "potential", "executable", "stratum"})
 
     def __init__(
@@ -145,6 +146,38 @@ class WebForms(KeepsState[Playing]):
         }
         self._rows, self._renamed, self._weight, self._discount = rows, renamed, potential, discount
         self._observation, self._boxes, self._calls, self._max_turns = observation, boxes, calls, max_turns
+
+    def instruction(self, agent: str) -> str:
+        """The rules of the world and its commands, for an agent that has never seen it."""
+        write, pointed = self._spelled, self._observation == "coordinates"
+        commands = {
+            write("click X Y" if pointed else "click NUMBER"): "click what is there: a field, a box, a button, a tab",
+            write("type NUMBER TEXT") if not pointed else write("type 0 TEXT"): "write into a field"
+            + ("; click it first" if pointed else ""),
+            write("key backspace"): "empty the field that you clicked last",
+            f"{write('scroll down')} and {write('scroll up')}": "see more of the page",
+            write("stop"): "say that everything is done",
+            write("stop ANSWER"): "if the task asks for an answer",
+        }
+        return write_manual(
+            "You fill in a web page. The first line of every message says what the page must hold at the end, as pairs "
+            "of a name and a value; `on` and `off` are boxes to tick. The other lines show the elements of the page "
+            f"{'with their position and size (left, top, width, height)' if pointed else 'with their numbers'} and "
+            "their values. Change nothing else. Some pages have several parts: use their tabs and buttons, and close "
+            "questions that cover the page.",
+            commands,
+            example=write("click 40 42") if pointed else write("type 2 rome"),
+            ending="Stopping ends the episode. It succeeds if everything that was asked for is on the page and nothing "
+            f"else was changed.{turn_limit(self._max_turns)}",
+        )
+
+    def _spelled(self, command: str) -> str:
+        """A command in the form that the expert writes: `click 3`, or with `calls` `click(3)`."""
+        kind, _, rest = command.partition(" ")
+        if not self._calls:
+            return command
+        arguments = rest.split(" ", 1) if kind in ("type", "click") else [rest]
+        return f"{kind}({', '.join(part for part in arguments if part)})"
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks. With `sites`, no task has the content of a task of another split."""

@@ -1,0 +1,109 @@
+"""What a model can do in each world before any training: success, acts that can be read, tokens and turns.
+
+    python benchmarks/zero_shot.py                                  # SmolLM2-135M-Instruct in all presets
+    python benchmarks/zero_shot.py household shop --tasks 32        # in some of them
+    python benchmarks/zero_shot.py --model path/to/folder           # another model
+    python benchmarks/zero_shot.py --set rollout.response_tokens=96 # any override of the recipes
+
+Each world is played by its preset `recipes/worlds/NAME-chat.yaml`. Expert and random play are in `results/worlds/`. The
+table is printed, and `results/zero_shot/MODEL.json` gets the numbers with the commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import machine
+import numpy as np
+
+from palaestra.commands.runs import resolve
+from palaestra.data import Trajectory
+from palaestra.training.monitor import Panel
+from palaestra.training.setup import build_setup
+
+ROOT = Path(__file__).parent.parent
+RECIPES = ROOT / "recipes" / "worlds"
+RESULTS = Path(__file__).parent / "results" / "zero_shot"
+COLUMNS = ("success", "readable", "executable", "turns", "tokens")
+
+
+def names() -> list[str]:
+    """The worlds that have a preset."""
+    return sorted(path.stem.removesuffix("-chat") for path in RECIPES.glob("*-chat.yaml"))
+
+
+def measure(name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Play the evaluation tasks of a preset with the model as it is."""
+    settings = resolve([str(RECIPES / f"{name}-chat.yaml"), *overrides]).settings
+    setup = build_setup(settings)
+    with closing(setup.runner), closing(Panel(settings, setup)) as panel:
+        evaluation, played = panel.play()
+    success = evaluation.success
+    return {
+        "episodes": evaluation.n,
+        "success": None if success is None else round(success.value, 4),
+        "interval": None if success is None else [round(success.low, 4), round(success.high, 4)],
+        "failed": evaluation.failed,
+        **of_acts(played),
+    }
+
+
+def of_acts(played: Sequence[Trajectory]) -> dict[str, Any]:
+    """Shares of the acts that the world could read and carry out, and turns and tokens per episode."""
+    steps = [step for trajectory in played for step in trajectory.steps]
+    done = [float(step.info["executable"]) for step in steps if "executable" in step.info]
+    written = sum(len(step.action.tokens) for step in steps)
+    return {
+        "readable": round(1 - sum(bool(step.info.get("invalid")) for step in steps) / max(len(steps), 1), 4),
+        "executable": round(float(np.mean(done)), 4) if done else None,
+        "turns": round(len(steps) / max(len(played), 1), 2),
+        "tokens": round(written / max(len(played), 1), 1),
+    }
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """The numbers as lines of text, one for each world."""
+    lines = ["world".ljust(18) + "".join(column.rjust(12) for column in COLUMNS)]
+    for name, row in found.items():
+        cells = ("-" if row[column] is None else f"{row[column]:g}" for column in COLUMNS)
+        lines.append(name.ljust(18) + "".join(cell.rjust(12) for cell in cells))
+    return "\n".join(lines)
+
+
+def commit() -> str:
+    """The commit of this checkout; empty outside of one."""
+    said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return said.stdout.strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Measure the chosen worlds and return the file of the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("worlds", nargs="*", choices=[[], *names()], help="names of presets; default all")
+    parser.add_argument("--model", default="SmolLM2-135M-Instruct", help="a model folder, or a name that is found")
+    parser.add_argument("--tasks", type=int, default=32)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an override of the recipes")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    chosen = parser.parse_args(arguments)
+    overrides = [f"policies.base.policy.language.model={chosen.model}", f"evaluation.tasks={chosen.tasks}", *chosen.set]
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    file = chosen.out / f"{Path(chosen.model).name}.json"
+    before = json.loads(file.read_text()) if file.exists() else {"worlds": {}}
+    found: dict[str, dict[str, Any]] = before["worlds"]
+    for name in chosen.worlds or names():
+        found[name] = measure(name, overrides) | {"commit": commit()}
+        result = before | {"model": chosen.model, "machine": machine.describe(), "worlds": found}
+        file.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"{name}: {found[name]}", flush=True)
+    print(table(found))
+    return file
+
+
+if __name__ == "__main__":
+    main()

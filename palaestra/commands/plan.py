@@ -1,0 +1,31 @@
+"""`palaestra plan`: shows the memory that a recipe needs, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from palaestra.commands.runs import resolve
+from palaestra.models.devices import free_bytes, run_device
+from palaestra.training.memory import cache_lines, needs_of, refuse_what_cannot_fit, shown
+
+
+def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
+    """Print what the pretrained models of a recipe need, and what is free on its device.
+
+    Raises: RecipeError, if it does not fit.
+    """
+    settings = resolve(recipe, smoke=smoke).settings
+    run_device(settings.device)
+    rows = needs_of(settings)
+    if not rows:
+        print("The recipe loads no pretrained model. Models that are made on the spot need little memory.")
+        return
+    width = max(len(row.what) for row in rows)
+    for row in rows:
+        print(f"{row.what:<{width}}  {shown(row.size):>9}  {row.how}")
+    print(f"{'together':<{width}}  {shown(sum(row.size for row in rows)):>9}")
+    print("\n".join(cache_lines(settings)))
+    free = free_bytes(settings.device)
+    if free is not None:
+        print(f"free on {settings.device}: {shown(free)}")
+    refuse_what_cannot_fit(settings)

@@ -1,0 +1,161 @@
+"""A verifier that asks a chat model for a score, behind any endpoint with OpenAI's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.errors import EpisodeFailure, RecipeError, missing_extra
+from palaestra.registry import NonNegative, Positive, PositiveInt, register
+
+KEPT = 8192  # scores in the cache of a process
+ASKED = """You grade replies. Judge only whether the reply is right.
+
+Question:
+{prompt}
+
+Right answer:
+{answer}
+
+Reply:
+{completion}
+
+Write one line: `score: N`, where N is from 0 (wrong) to 10 (right)."""
+SCORE = r"score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"
+PLACE = re.compile(r"\{(\w+)\}")
+
+
+@register("verifier", "judge", extra="serve", modules=("openai",))
+class Judge:
+    """The score that a chat model gives the reply, in [0, 1].
+
+    Equal requests are asked once per process. An answer without a score is asked again, and then fails the episode: it
+    is never taken for a 0. Addresses and keys come from environment variables, never from a recipe.
+
+    Args:
+        model: name of the model at the endpoint.
+        prompt: what it is asked, with places for `{prompt}`, `{completion}`, `{answer}` and other columns.
+        pattern: regular expression whose first group is the score; the last match in the model's answer counts.
+        best: the score that counts as 1. 0 counts as 0, and scores outside are clipped.
+        url, key: names of the environment variables that hold the address (ending in /v1) and the key.
+        timeout_s: seconds for one answer.
+        retries: further attempts after time-outs, full queues, lost connections and answers without a score.
+        in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
+        temperature: of the judge. Usual: 0.
+        max_tokens: most tokens of its answer.
+
+    Raises: RecipeError, if the address is missing or the pattern cannot be used; MissingExtra, without openai.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        prompt: str = ASKED,
+        pattern: str = SCORE,
+        best: Positive = 10.0,
+        url: str = "OPENAI_BASE_URL",
+        key: str = "OPENAI_API_KEY",
+        timeout_s: Positive = 60.0,
+        retries: Annotated[int, pydantic.Field(ge=0, le=10)] = 2,
+        in_flight: PositiveInt = 16,
+        temperature: NonNegative = 0.0,
+        max_tokens: PositiveInt = 300,
+    ) -> None:
+        where = "verifier judge"
+        if not os.environ.get(url):
+            raise RecipeError(
+                where=f"{where}, url",
+                what=f"the environment variable {url} is empty.",
+                remedy=f"Set it before the run: export {url}=…. A recipe never contains addresses or keys.",
+            )
+        try:
+            groups = re.compile(pattern).groups
+        except re.error:
+            groups = 0
+        if not groups:
+            raise RecipeError(
+                where=f"{where}, pattern",
+                what=f"`{pattern}` is no regular expression with a group.",
+                remedy=r"Write one such as `score: (\d+)`.",
+            )
+        self._prompt, self._pattern, self._best, self._retries, self._model = prompt, pattern, best, retries, model
+        self._endpoint = endpoint(os.environ[url], os.environ.get(key, ""), timeout_s, retries, in_flight)
+        self._request = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+
+    async def __call__(self, completion: str, prompt: Any, columns: Mapping[str, Any]) -> float:
+        told = prompt if isinstance(prompt, str) else "\n".join(f"{one['role']}: {one['content']}" for one in prompt)
+        known = {**columns, "prompt": told, "completion": completion}
+        asked = PLACE.sub(lambda found: str(known.get(found[1], found[0])), self._prompt)
+        answer = ""
+        for attempt in range(self._retries + 1):
+            answer = await self._endpoint.ask(asked, attempt, self._request)
+            scores = re.findall(self._pattern, answer, re.IGNORECASE)
+            score = scores[-1] if scores else None
+            if score is not None:
+                number = float(score if isinstance(score, str) else score[0])
+                return min(max(number / self._best, 0.0), 1.0)
+        raise EpisodeFailure(
+            boundary="judge",
+            where=f"verifier judge, model {self._model}",
+            what=f"its answer has no score, in {self._retries + 1} attempts: {answer[:200]!r}.",
+            remedy="Change `prompt` or `pattern`, or raise `max_tokens`.",
+        )
+
+
+class Endpoint:
+    """Threads that ask one endpoint, and a cache of its answers. All episodes of a process share them."""
+
+    def __init__(self, url: str, key: str, timeout_s: float, retries: int, in_flight: int) -> None:
+        try:
+            self._openai = importlib.import_module("openai")
+        except ImportError as error:
+            raise missing_extra("openai", extra="serve", needed_for="verifier judge") from error
+        self._client = self._openai.OpenAI(base_url=url, api_key=key or "none", timeout=timeout_s, max_retries=retries)
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="judge")
+        self._answers: OrderedDict[Any, Future[str]] = OrderedDict()
+        self._lock = Lock()
+
+    async def ask(self, text: str, attempt: int, request: Mapping[str, Any]) -> str:
+        """The model's answer. Equal requests of one attempt are asked once.
+
+        Raises: EpisodeFailure of the boundary "judge", if the endpoint gives no answer.
+        """
+        key = (text, attempt, *request.items())
+        with self._lock:
+            waiting = self._answers.get(key)
+            if waiting is None or (waiting.done() and (waiting.cancelled() or waiting.exception() is not None)):
+                waiting = self._answers[key] = self._threads.submit(self._ask, text, dict(request))
+            self._answers.move_to_end(key)
+            while len(self._answers) > KEPT:
+                self._answers.popitem(last=False)
+        return await asyncio.shield(asyncio.wrap_future(waiting))
+
+    def _ask(self, text: str, request: dict[str, Any]) -> str:
+        messages: Sequence[Mapping[str, str]] = [{"role": "user", "content": text}]
+        try:
+            done = self._client.chat.completions.create(messages=messages, **request)
+        except self._openai.OpenAIError as error:
+            raise EpisodeFailure(
+                boundary="judge",
+                where=f"verifier judge, model {request['model']}",
+                what=f"it gave no answer: {type(error).__name__}: {str(error)[:200]}.",
+                remedy="Check that the endpoint is up. If it is only busy, raise `timeout_s` or `retries`.",
+            ) from error
+        return str((done.choices[0].message.content if done.choices else None) or "")
+
+
+@functools.cache
+def endpoint(url: str, key: str, timeout_s: float, retries: int, in_flight: int) -> Endpoint:
+    """The endpoint with these settings, one for a process."""
+    return Endpoint(url, key, timeout_s, retries, in_flight)

@@ -1,0 +1,230 @@
+"""Make problems of rows: what the agent reads, the right answer, and what tells one problem from another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palaestra.data import Observation
+from palaestra.data.task import content_digest
+from palaestra.envs.kit.contents import as_json
+from palaestra.envs.worlds.dataset.files import Row
+from palaestra.errors import InvalidData, nearest
+
+NAME = "dataset"
+ANSWERS = ("answer", "solution", "ground_truth", "reward_model.ground_truth")  # TRL's columns, then verl's
+LEVELS = ("difficulty", "level")
+ROLES = ("system", "user", "assistant", "tool")
+PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")  # `{column}` in a template
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A row as a problem.
+
+    Attributes:
+        prompt: of the row: a text, or the messages of a conversation.
+        messages: all that the agent reads first: the system message, the examples, and the prompt.
+        columns: all columns of the row, with `answer` if the answer was found under another name.
+        demonstration: a good reply; None, if the row has none.
+        content: what tells this problem from others. digest: its hash.
+        level: how hard it is, if a column says so.
+        place: of the row, such as `train.jsonl:17`.
+    """
+
+    prompt: str | tuple[Message, ...]
+    messages: tuple[Message, ...]
+    columns: Mapping[str, Any]
+    demonstration: str | None
+    content: Any
+    digest: str
+    level: float | None
+    place: str
+
+    @property
+    def conversational(self) -> bool:
+        """Whether the row's prompt is a list of messages."""
+        return not isinstance(self.prompt, str)
+
+    def observation(self) -> Observation:
+        """What the agent reads first. A system message before a single question becomes the instruction."""
+        *head, last = self.messages
+        if last["role"] == "user" and [message["role"] for message in head] in ([], ["system"]):
+            instruction = head[0]["content"] if head else None
+            return Observation(text=last["content"], instruction=instruction, state_key=self.digest)
+        text = "\n".join(message["content"] for message in self.messages)
+        return Observation(text=text, messages=self.messages, state_key=self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How rows become problems: options of the environment `dataset`, where they are explained."""
+
+    prompt: str = "prompt"
+    answer: str | None = None
+    completion: str = "completion"
+    template: str | None = None
+    system: str | None = None
+    fewshot: tuple[Mapping[str, Any], ...] = ()
+    problem: tuple[str, ...] = ()
+    difficulty: str | None = None
+    examples: tuple[Message, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        shown = [turn for number, row in enumerate(self.fewshot, start=1) for turn in self._example(row, number)]
+        object.__setattr__(self, "examples", tuple(shown))
+
+    def problems(self, rows: Sequence[Row]) -> tuple[Problem, ...]:
+        """The problems of the rows. Raises: InvalidData, for a row without a prompt, or if prompts differ in kind."""
+        found = tuple(self._problem(row) for row in rows)
+        first = found[0]
+        other = next((one for one in found if one.conversational != first.conversational), None)
+        if other is not None:
+            kinds = [("a text", "a list of messages")[one.conversational] for one in (first, other)]
+            raise InvalidData(
+                where=f"{other.place}, `{self.prompt}`",
+                what=f"it is {kinds[1]}, but in {first.place} it is {kinds[0]}.",
+                remedy="Use one kind in all rows: a text, or a list of messages with `role` and `content`.",
+            )
+        return found
+
+    def _problem(self, row: Row) -> Problem:
+        columns = dict(row.columns)
+        prompt, spoken = self._prompt(columns, row.place)
+        name = self.answer or next((name for name in ANSWERS if column(columns, name) is not None), None)
+        if name is not None and column(columns, name) is None:
+            raise absent(name, columns, row.place, option="answer")
+        if name is not None:
+            columns["answer"] = column(columns, name)
+        own = prompt if not isinstance(prompt, str) else ({"role": "user", "content": prompt},)
+        head = [message for message in own[:1] if message["role"] == "system"]
+        system = [{"role": "system", "content": self.system}] if self.system is not None else head
+        content = as_json([self._named(columns, name, row.place) for name in self.problem] if self.problem else prompt)
+        return Problem(
+            prompt=prompt,
+            messages=(*system, *self.examples, *own[len(head) :]),
+            columns=columns,
+            demonstration=self._demonstration(columns, spoken),
+            content=content,
+            digest=content_digest(NAME, content),
+            level=self._level(columns, row.place),
+            place=row.place,
+        )
+
+    def _prompt(self, columns: Mapping[str, Any], place: str) -> tuple[str | tuple[Message, ...], str | None]:
+        """The prompt, and the reply in a column `messages` that holds the whole conversation."""
+        if self.template is not None:
+            return filled(self.template, columns, place), None
+        given = column(columns, self.prompt)
+        if given is None and isinstance(columns.get("messages"), list):
+            messages = conversation(columns["messages"], f"{place}, `messages`")
+            said = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+            end = said[-1] if said else len(messages)
+            if end:
+                return messages[:end], messages[end]["content"] if said else None
+        if given is None:
+            raise absent(self.prompt, columns, place, option="prompt")
+        if isinstance(given, list):
+            return conversation(given, f"{place}, `{self.prompt}`"), None
+        if not isinstance(given, str) or not given.strip():
+            raise InvalidData(
+                where=f"{place}, `{self.prompt}`",
+                what=f"it is {given!r}, neither a text nor a list of messages.",
+                remedy="Write the question as a text, or as messages with `role` and `content`.",
+            )
+        return given, None
+
+    def _demonstration(self, columns: Mapping[str, Any], spoken: str | None) -> str | None:
+        """A good reply: that of the column `completion`, else of the conversation, else the answer itself."""
+        given = column(columns, self.completion)
+        if isinstance(given, list) and given and isinstance(given[-1], Mapping):
+            given = given[-1].get("content")
+        answer = columns.get("answer")
+        answer = answer[0] if isinstance(answer, list) and answer else answer
+        told = given if isinstance(given, str) else spoken
+        if told is None and isinstance(answer, str | int | float):
+            told = str(answer)
+        return told
+
+    def _level(self, columns: Mapping[str, Any], place: str) -> float | None:
+        """How hard the problem is: a number, or the first number of a text such as `Level 5`."""
+        name = self.difficulty or next((name for name in LEVELS if name in columns), None)
+        given = None if name is None else column(columns, name)
+        number = re.search(r"-?\d+(?:\.\d+)?", str(given))
+        if number is None and self.difficulty is not None:
+            raise InvalidData(
+                where=f"{place}, `{name}`",
+                what=f"it is {given!r}, which has no number.",
+                remedy="Write numbers that are higher for harder problems, or leave out `difficulty`.",
+            )
+        return None if number is None else float(number[0])
+
+    def _named(self, columns: Mapping[str, Any], name: str, place: str) -> Any:
+        value = column(columns, name)
+        if value is None:
+            raise absent(name, columns, place, option="problem")
+        return value
+
+    def _example(self, row: Mapping[str, Any], number: int) -> tuple[Message, ...]:
+        """The messages of an example: itself, if it is a message, or those of a row with its answer."""
+        place = f"environment: dataset, fewshot, example {number}"
+        if row.keys() == {"role", "content"}:
+            return conversation([row], place)
+        prompt, spoken = self._prompt(row, place)
+        name = self.answer or next((name for name in ANSWERS if column(row, name) is not None), "answer")
+        answer = self._demonstration({**row, "answer": column(row, name)}, spoken)
+        if answer is None:
+            raise absent(name, row, place, option="answer")
+        own = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+        return (*own, {"role": "assistant", "content": answer})
+
+
+def column(columns: Mapping[str, Any], name: str) -> Any:
+    """The value of a column; None without one. `reward_model.ground_truth` is a value inside of a column."""
+    if name in columns:
+        return columns[name]
+    value: Any = columns
+    for piece in name.split("."):
+        value = value.get(piece) if isinstance(value, Mapping) else None
+    return value
+
+
+def filled(template: str, columns: Mapping[str, Any], place: str) -> str:
+    """The template with the values of the row in its `{column}` places. Raises: InvalidData, for an absent column."""
+
+    def value(found: re.Match[str]) -> str:
+        given = column(columns, found[1])
+        if given is None:
+            raise absent(found[1], columns, place, option="template")
+        return given if isinstance(given, str) else str(as_json(given))
+
+    return PLACE.sub(value, template)
+
+
+def conversation(given: Sequence[Any], place: str) -> tuple[Message, ...]:
+    """Checked messages. Raises: InvalidData, for one without a role and a text."""
+    for message in given:
+        good = isinstance(message, Mapping) and isinstance(message.get("content"), str)
+        if not good or message.get("role") not in ROLES:
+            raise InvalidData(
+                where=place,
+                what=f"{message!r} is not a message.",
+                remedy=f"Write messages with a `role` ({', '.join(ROLES)}) and a `content`, which is a text.",
+            )
+    if not given:
+        raise InvalidData(where=place, what="it has no message.", remedy="Write at least one message of the user.")
+    return tuple({"role": message["role"], "content": message["content"]} for message in given)
+
+
+def absent(name: str, columns: Mapping[str, Any], place: str, *, option: str) -> InvalidData:
+    """The error for a column that a row does not have, or in which it has no value."""
+    state = "is empty" if name in columns else "is missing"
+    return InvalidData(
+        where=f"{place}",
+        what=f"the column `{name}` {state}. The row has: {', '.join(columns) or 'no column'}.",
+        options=nearest(name, columns) if name not in columns else (),
+        remedy=f"Correct the row, or set the option `{option}` of the environment `dataset`.",
+    )

@@ -1,0 +1,135 @@
+"""The memory that a run needs, known before anything starts. `palaestra plan` shows it, and `train` refuses what cannot
+fit.
+
+Counted are pretrained models: their weights, what training adds, one pass of an update, and the cache of generation.
+Models that are made on the spot are small and not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from palaestra.errors import RecipeError
+from palaestra.models.devices import free_bytes, run_device
+from palaestra.models.sizes import PolicySize
+from palaestra.registry import declared
+from palaestra.training.settings import RunSettings
+
+MASTER = 4  # bytes of a number in float32, in which gradients, optimizer states and master weights are kept
+STATES = 2  # numbers that AdamW keeps for each trained weight
+LOGITS = 3  # a chunk of logits exists as logits, as log-probabilities and as a gradient
+TEMPORARY = 1.15  # a backward pass needs about an eighth more than what is kept (measured with SmolLM2)
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One line of the plan. `always`: it is held during the whole run, and not only in one phase."""
+
+    what: str
+    size: int
+    how: str
+    always: bool = True
+
+
+def needs_of(settings: RunSettings) -> list[Need]:
+    """What the pretrained models of a recipe need, in bytes. Empty, if the recipe has none.
+
+    Raises: CheckpointError, if a model is not on this machine.
+    """
+    width = {"float64": 8, "float32": 4}.get(settings.dtype, 2)
+    rows: list[Need] = []
+    passes: list[Need] = []
+    for name, size in _sizes(settings).items():
+        own = settings.policies[name]
+        if size.holds_model:
+            rows.append(_weights(f"weights of {name}", size.model.parameters, width, settings.dtype))
+        if not size.adds and own.trainable and (own.reference or settings.reference):
+            rows.append(_weights(f"reference of {name}", size.model.parameters, width, settings.dtype))
+        if own.trainable:
+            rows += _training(name, size, width)
+            passes.append(_pass(name, size, settings, width))
+    if passes:
+        rows.append(max(passes, key=lambda need: need.size))
+    return rows
+
+
+def _sizes(settings: RunSettings) -> dict[str, PolicySize]:
+    """The sizes of the policies with pretrained models, by name. An adapter has the model of its base."""
+    found: dict[str, PolicySize] = {}
+    for name in sorted(settings.policies, key=lambda name: settings.policies[name].trainable):  # bases come first
+        chosen = settings.policies[name].policy
+        count = declared(chosen.part.target, "size")
+        size = None if count is None else count(chosen.options, found)
+        if size is not None:
+            found[name] = size
+    return found
+
+
+def _weights(what: str, count: int, width: int, dtype: str) -> Need:
+    return Need(what=what, size=count * width, how=f"{count / 1e6:,.0f} million in {dtype}")
+
+
+def _training(name: str, size: PolicySize, width: int) -> list[Need]:
+    kinds = ["gradients", "two states of the optimizer"]
+    kinds += ["the additions themselves"] if size.adds else ["master weights"] if width < MASTER else []
+    copies = len(kinds) - 1 + STATES
+    how = f"{size.trained / 1e6:,.1f} million trained weights in float32: {', '.join(kinds)}"
+    return [Need(what=f"training of {name}", size=size.trained * MASTER * copies, how=how)]
+
+
+def _pass(name: str, size: PolicySize, settings: RunSettings, width: int) -> Need:
+    budget, model = settings.training.token_budget, size.model
+    each = int(TEMPORARY * model.kept_per_token * width)
+    logits = min(budget * model.vocabulary, size.chunk) * MASTER * LOGITS
+    how = f"training.token_budget={budget}: {shown(each)} a token, and {shown(logits)} of logits"
+    return Need(what=f"one pass of an update of {name}", size=budget * each + logits, how=how, always=False)
+
+
+def cache_lines(settings: RunSettings) -> list[str]:
+    """What a session of each policy costs in the engine."""
+    width = {"float64": 8, "float32": 4}.get(settings.dtype, 2)
+    return [
+        f"cache of {name}: {shown(size.model.cache_per_token * width)} for each token of a session, "
+        f"{shown(1000 * size.model.cache_per_token * width)} for 1,000 tokens"
+        for name, size in _sizes(settings).items()
+        if size.holds_model
+    ]
+
+
+def refuse_what_cannot_fit(settings: RunSettings) -> None:
+    """Refuse a device that cannot be used, and pretrained models that need more memory than it has.
+
+    Raises: RecipeError, with the numbers.
+    """
+    run_device(settings.device)
+    rows = needs_of(settings)
+    free = free_bytes(settings.device) if rows else None
+    total = sum(row.size for row in rows)
+    if free is None or total <= free:
+        return
+    listed = "; ".join(f"{row.what} {shown(row.size)}" for row in rows)
+    raise RecipeError(
+        where=f"device: {settings.device}",
+        what=f"the run needs {shown(total)}, and {shown(free)} are free: {listed}.",
+        remedy=_remedy(settings, rows, free),
+    )
+
+
+def _remedy(settings: RunSettings, rows: list[Need], free: int) -> str:
+    held = sum(row.size for row in rows if row.always)
+    passing = sum(row.size for row in rows if not row.always)
+    budget = settings.training.token_budget
+    if passing and held < free:
+        fits = int(budget * 0.9 * (free - held) / passing) // 64 * 64
+        if fits:
+            return f"Set training.token_budget={fits}, or a smaller number."
+    return "Train an adapter instead of all weights, set dtype=bfloat16, or take a smaller model."
+
+
+def shown(size: float) -> str:
+    """A number of bytes for people, such as `1.5 GB`."""
+    for unit, name in UNITS:
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size:.0f} bytes"

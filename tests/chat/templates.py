@@ -1,0 +1,48 @@
+"""Tokenizers for chat templates: one for each template that TRL ships, with the special tokens that it writes."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import trl
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+FOLDER = Path(trl.__file__).parent / "chat_templates"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
+SPECIAL = re.compile(
+    r"<\|[^|<>\s'\"{}]+\|>|<｜[^<>\s'\"{}]+｜>|</?[A-Za-z_]+>|\[/?[A-Z_]{3,}\]|<\|[a-z_]+>|<[a-z_]+\|>"
+)
+ENDS = (  # of a turn, the first that a template writes
+    "<|return|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "<|END_OF_TURN_TOKEN|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>", "<|eot|>",
+)  # fmt: skip
+PLAIN = {"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"}
+
+
+@lru_cache
+def tokenizer_of(name: str) -> Any:
+    """A tokenizer of bytes with the template of this name and the special tokens that it writes."""
+    template = (FOLDER / f"{name}.jinja").read_text()
+    return with_template(template)
+
+
+def with_template(template: str) -> Any:
+    found = list(dict.fromkeys(SPECIAL.findall(template)))
+    special = [one for one in found if one not in PLAIN and re.match(r"<\||<｜|\[|<\w+_\w+(_\w+)*>|<\w+\|>", one)]
+    end = next((one for one in ENDS if one in template), "</s>")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {character: place for place, character in enumerate(alphabet)}
+    encoder = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoder.decoder = decoders.ByteLevel()
+    for one in dict.fromkeys(["<s>", end, *special]):
+        encoder.add_special_tokens([AddedToken(one, normalized=False, special=True)])
+    encoder.add_tokens([AddedToken(one, normalized=False, special=False) for one in found if one in PLAIN])
+    made = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token="<s>", eos_token=end, pad_token="<s>")
+    made.chat_template = template
+    return made

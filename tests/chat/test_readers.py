@@ -1,0 +1,71 @@
+"""Readers take the act out of a reply, and never guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from palaestra.chat.readers import Bare, LastLine, Reader, Tagged, ToolCalls
+from palaestra.tools.reply_calls import calls_of
+
+TAGGED = {
+    "<think>a lamp <action>no</action></think>\n<action>take lamp</action>": "take lamp",
+    "hm</think><Action> go north </action>": "go north",  # the template has opened the thought
+    "<action>a</action> better: <action>b</action>": "b",
+    "<action>go north": "go north",  # the end was the end of the turn
+    "go north": None,
+    "<think>never closed <action>go</action>": None,
+    "<action></action>": None,
+}
+LAST = {
+    "<think>x</think>\nSo:\n\ngo north\n\n": "go north",
+    "I think.\nAction: go": "go",
+    "**Answer:** 7": "7",
+    "": None,
+    "<think>go": None,
+}
+CALL = {"city": "Bern", "days": 2}
+SAID = '{"name": "find", "arguments": {"city": "Bern", "days": 2}}'
+FORMS = {
+    "hermes": f"I look.\n<tool_call>\n{SAID}\n</tool_call>",
+    "llama": '{"name": "find", "parameters": {"city": "Bern", "days": 2}}',
+    "llama, python tag": '<|python_tag|>{"name": "find", "parameters": {"city": "Bern", "days": 2}}',
+    "mistral": f"[TOOL_CALLS] [{SAID}]",
+    "mistral, later": '[TOOL_CALLS]find[ARGS]{"city": "Bern", "days": 2}',
+    "gpt-oss": '<|channel|>commentary to=functions.find <|constrain|>json<|message|>{"city": "Bern", "days": 2}',
+    "qwen3-coder": "<tool_call>\n<function=find>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n2"
+    "\n</parameter>\n</function>\n</tool_call>",
+    "glm": "<tool_call>find\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n<arg_key>days</arg_key>\n"
+    "<arg_value>2</arg_value>\n</tool_call>",
+    "openai": '{"id": "1", "type": "function", "function": {"name": "find", "arguments": "{\\"city\\": \\"Bern\\", '
+    '\\"days\\": 2}"}}',
+}
+
+
+@pytest.mark.parametrize(("reply", "act"), TAGGED.items())
+def test_the_last_tag_after_the_thoughts_is_the_act(reply: str, act: str | None) -> None:
+    assert Tagged().read(reply) == act
+
+
+@pytest.mark.parametrize(("reply", "act"), LAST.items())
+def test_the_last_line_after_the_thoughts_is_the_act(reply: str, act: str | None) -> None:
+    assert LastLine().read(reply) == act
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("thought", ["", "<think>{}</think>\n", "it says <tool_call> </think>\n"])
+def test_a_call_is_read_in_every_form(form: str, thought: str) -> None:
+    (call,) = calls_of(thought + FORMS[form]).calls
+    assert (call.name, dict(call.arguments)) == ("find", CALL)
+    assert ToolCalls().read(thought + FORMS[form]) is not None
+
+
+@pytest.mark.parametrize(
+    "reply", ['<tool_call>{"name": "find"', "<tool_call>find</tool_call>", "[TOOL_CALLS] [{]", "no"]
+)
+def test_a_broken_call_is_no_act(reply: str) -> None:
+    assert calls_of(reply).calls == () and ToolCalls().read(reply) is None
+
+
+@pytest.mark.parametrize("reader", [Bare(), Tagged(), LastLine(), ToolCalls()], ids=lambda one: type(one).__name__)
+def test_a_reader_reads_what_it_writes(reader: Reader) -> None:
+    assert reader.read(reader.write(SAID)) == SAID

@@ -1,0 +1,224 @@
+"""What must hold of the memory for keys and values:
+
+1. random sessions with forks, cancelled requests, closed sessions and little memory have the numbers of an uncached
+   pass;
+2. the arenas never take more than the limit, and what sessions share counts once;
+3. tokens and log-probabilities are bit for bit the same, whether a beginning was shared or computed, with others or
+   alone, and in any order of arrival;
+4. the oldest request always finishes; a request that can never fit is refused with the numbers;
+5. `publish` and `sleep` free the memory, and sessions go on;
+6. amounts of memory are bytes, a text or a share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palaestra.engines import InProcessEngine, blocks
+from palaestra.engines.memory import free_bytes, limit_of
+from palaestra.errors import ContractError, EpisodeFailure
+from tests.engines.conversations import Talker, assert_true_to, block_bytes, ids, small_model, some_ids
+from tests.messages import told
+
+
+def stored(engine: InProcessEngine) -> int:
+    """Bytes of all tensors that the engine holds for keys and values."""
+    arenas = [arena for server in engine._servers.values() for arena in server.store.arenas]
+    return sum(cache.nbytes for arena in arenas for cache in (arena.all_keys, arena.all_values))
+
+
+def consistent(engine: InProcessEngine) -> None:
+    """Each block has as many holders as sessions hold it."""
+    store = engine._servers["p"].store
+    held = [block for states in engine._sessions.values() for state in states.values() for block in state.blocks]
+    assert [held.count(block) for block in range(store.capacity)] == store._holders
+    assert engine.statistics.held_bytes == len(set(held)) * store.block_bytes
+
+
+class Wanderer:
+    """Plays random sessions that begin alike, fork, are cancelled and are closed."""
+
+    def __init__(self, engine: InProcessEngine, seed: int) -> None:
+        self.engine, self.random, self.seed = engine, np.random.default_rng(seed), seed
+        self.beginnings = [some_ids(self.random, 60, 200) for _ in range(3)]
+        self.done: list[Talker] = []
+
+    async def wander(self, number: int) -> None:
+        random = np.random.default_rng([self.seed, number])
+        talker = Talker(self.engine, number)
+        beginning = self.beginnings[random.integers(3)]
+        prompt = np.concatenate([beginning[: random.integers(1, len(beginning) + 1)], some_ids(random, 1, 4)])
+        for turn in range(4):
+            for _ in range(random.integers(0, 20)):
+                await asyncio.sleep(0)
+            seed, most = int(random.integers(2**31)), int(random.integers(1, 20))
+            if random.random() < 0.25:
+                doomed = asyncio.create_task(talker.say(prompt, seed=seed, max_tokens=150))
+                for _ in range(random.integers(1, 60)):
+                    await asyncio.sleep(0)
+                doomed.cancel()
+                await asyncio.gather(doomed, return_exceptions=True)
+                if doomed.cancelled():
+                    continue
+            else:
+                await talker.say(prompt, seed=seed, max_tokens=most)
+            assert stored(self.engine) <= self.engine._limit
+            prompt = some_ids(random, 1, 90)
+            if len(talker.ids) > 700:
+                break
+            if random.random() < 0.3:
+                fork = (number, turn)
+                self.engine.fork(talker.session, fork)
+                child = Talker(self.engine, fork, ids=list(talker.ids), turns=[])
+                same = prompt if random.random() < 0.5 else some_ids(random, 1, 70)
+                await child.say(same, seed=seed + 1, max_tokens=most)
+                self.done.append(child)
+                if random.random() < 0.5:
+                    self.engine.close(fork)
+        self.done.append(talker)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", [16, 40, None])
+def test_1_2_random_sessions(seed: int, size: int | None) -> None:
+    model = small_model(context=1024)
+    engine = InProcessEngine(models={"p": model}, memory=2**30 if size is None else size * block_bytes(model))
+    wanderer = Wanderer(engine, seed)
+
+    async def play() -> None:
+        await asyncio.gather(*(wanderer.wander(number) for number in range(10)))
+
+    asyncio.run(play())
+    consistent(engine)
+    assert size == 40 or (engine.statistics.evictions > 0) == (size == 16)
+    assert engine.statistics.shared_tokens > 0
+    for talker in wanderer.done:
+        if talker.turns:
+            assert_true_to(model, talker)
+
+
+def test_2_what_a_group_shares_counts_once() -> None:
+    model = small_model(context=1024)
+    engine = InProcessEngine(models={"p": model})
+    prompt = some_ids(np.random.default_rng(0), 3 * 64 + 5, 3 * 64 + 5)
+    talkers = [Talker(engine, number) for number in range(16)]
+
+    async def play() -> None:
+        await asyncio.gather(*(t.say(prompt, seed=n, max_tokens=3) for n, t in enumerate(talkers)))
+
+    asyncio.run(play())
+    assert engine.statistics.prefill_tokens == len(prompt)
+    assert engine.statistics.held_bytes == (3 + 16) * block_bytes(model) == engine.statistics.peak_bytes
+    consistent(engine)
+    for talker in talkers:
+        engine.close(talker.session)
+    assert engine.statistics.held_bytes == 0
+
+
+def test_2_tasks_share_the_blocks_that_they_begin_with() -> None:
+    model = small_model(context=1024)
+    engine = InProcessEngine(models={"p": model})
+    random = np.random.default_rng(0)
+    system = some_ids(random, 130, 130)
+    talkers = [Talker(engine, number) for number in range(6)]
+    prompts = [np.concatenate([system, ids(number, 5)]) for number in range(6)]
+
+    async def play() -> None:
+        await asyncio.gather(*(t.say(p, max_tokens=2) for t, p in zip(talkers[:5], prompts[:5], strict=True)))
+        await talkers[5].say(prompts[5], max_tokens=2)
+
+    asyncio.run(play())
+    assert engine.statistics.prefill_tokens == 132 + 5 * 4
+    assert engine.statistics.shared_tokens == 5 * 128
+    assert engine.statistics.held_bytes == (2 + 6) * block_bytes(model)
+    for talker in talkers:
+        assert_true_to(model, talker)
+
+
+SIZES: list[dict[str, Any]] = [{}, {"hidden": 192, "heads": 3}]
+
+
+@pytest.mark.parametrize("options", SIZES, ids=["small blocks", "large blocks"])
+def test_3_sharing_changes_no_bit(options: dict[str, Any]) -> None:
+    model = small_model(context=1024, **options)
+    random = np.random.default_rng(1)
+    system = some_ids(random, 140, 140)
+    prompts = [np.concatenate([system[:cut], some_ids(random, 1, 80)]) for cut in (140, 140, 128, 100, 64, 129, 65, 64)]
+    prompts += [prompts[0], prompts[0], system[:129], system[:128], system[:65], system[:64]]
+    answers = [some_ids(random, 1, 70) for _ in prompts]
+
+    def played(order: list[int], *, together: bool) -> dict[int, list[tuple[list[int], list[float]]]]:
+        engine = InProcessEngine(models={"p": model})
+        talkers = {number: Talker(engine, number) for number in order}
+
+        async def one(number: int) -> None:
+            await talkers[number].say(prompts[number], seed=number, max_tokens=9)
+            await talkers[number].say(answers[number], seed=number + 50, max_tokens=6)
+
+        async def play() -> None:
+            if together:
+                await asyncio.gather(*(one(number) for number in order))
+            else:
+                for number in order:
+                    await one(number)
+
+        asyncio.run(play())
+        assert together == (len(order) > 1) or engine.statistics.shared_tokens > 0
+        return {
+            number: [(t.answer.action.tokens.tolist(), t.answer.action.logprobs.tolist()) for t in talker.turns]
+            for number, talker in talkers.items()
+        }
+
+    everybody = list(range(len(prompts)))
+    alone = {number: played([number], together=False)[number] for number in everybody}
+    assert played(everybody, together=True) == alone
+    assert played(everybody[::-1], together=True) == alone
+    assert played([int(n) for n in random.permutation(everybody)], together=False) == alone
+
+
+def test_4_the_oldest_finishes_and_what_cannot_fit_is_refused() -> None:
+    model = small_model(context=1024)
+    engine = InProcessEngine(models={"p": model}, memory=f"{4 * block_bytes(model) // 1024}KB")
+    talkers = [Talker(engine, number) for number in range(6)]
+    random = np.random.default_rng(2)
+
+    async def play() -> None:
+        await asyncio.gather(*(t.say(some_ids(random, 50, 60), seed=n, max_tokens=150) for n, t in enumerate(talkers)))
+        with told(EpisodeFailure, "memory"):
+            await Talker(engine, "large").say(some_ids(random, 200, 200), max_tokens=60)
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+    assert engine.statistics.evictions > 0 and stored(engine) <= 4 * block_bytes(model)
+    for talker in talkers:
+        assert_true_to(model, talker)
+
+
+def test_5_publish_and_sleep_free_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "KEPT_BYTES", 0)
+    model = small_model()
+    engine = InProcessEngine(models={"p": model})
+    talker = Talker(engine, 0)
+    asyncio.run(talker.say(ids(1, 2, 3), max_tokens=70))
+    for free in (engine.sleep, lambda: engine.publish("p", (), 2)):
+        assert stored(engine) > 0
+        free()
+        assert stored(engine) == 0 == engine.statistics.held_bytes
+        asyncio.run(talker.say(ids(4), max_tokens=5))
+    assert_true_to(model, talker)
+
+
+def test_6_amounts() -> None:
+    cpu = torch.device("cpu")
+    assert (
+        limit_of("2GB", cpu) == 2 * 2**30 and limit_of("1.5 mb", cpu) == 1.5 * 2**20 and limit_of("70000", cpu) == 70000
+    )
+    assert limit_of(12345, cpu) == 12345
+    assert 0 < limit_of(None, cpu) < free_bytes(cpu) and limit_of("0.5", cpu) <= free_bytes(cpu)
+    for wrong in ("much", "-1", 0, "3 apples"):
+        with pytest.raises(ContractError, match="not an amount of memory"):
+            limit_of(wrong, cpu)

@@ -1,0 +1,219 @@
+"""What must hold of the verifiers:
+
+1. Each gives its documented number for right, wrong and malformed replies.
+2. Options that cannot work are refused when the environment is made.
+3. Code runs in a sandbox that says whether it isolates.
+4. A judge's score is read, asked for once, and asked for again if it is missing; a missing score is no 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from palaestra.envs.verifiers.calling import Reply, rewards_of
+from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError
+from palaestra.registry import index
+from palaestra.tools.sandbox import choose
+from tests.messages import told
+
+
+def score(written, text, *, ids=(), **columns):
+    """The reward of a reply, and the numbers beside it."""
+    (reward,) = rewards_of(written, None, columns, where="test")
+    reply = Reply(text=text, messages=(), prompt="What?", tokens=ids, columns=columns, place="a.jsonl:1")
+    return asyncio.run(reward(reply))
+
+
+# ---- rule 1 -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("written", "text", "columns", "expected"),
+    [
+        ("exact_match", " red  fox ", {"answer": "red fox"}, 1),
+        ("exact_match", "Red fox", {"answer": "red fox"}, 0),
+        ({"exact_match": {"normalize": "none"}}, "red ", {"answer": "red"}, 0),
+        ({"exact_match": {"normalize": "case"}}, "RED", {"answer": "red"}, 1),
+        ({"exact_match": {"normalize": "words"}}, "The red fox!", {"answer": ["cat", "red fox"]}, 1),
+        ({"exact_match": {"after": "####"}}, "2 + 2 #### 4", {"answer": 4}, 1),
+        ({"exact_match": {"after": "####"}}, "4", {"answer": 4}, 0),
+        ("word_f1", "red fox", {"answer": "red fox"}, 1),
+        ("word_f1", "...", {"answer": "red fox"}, 0),
+        ("number", "it is 1,234.5 in all", {"answer": "so #### 1234.5"}, 1),
+        ("number", "-3", {"answer": 3}, 0),
+        ("number", "no idea", {"answer": 3}, 0),
+        ({"number": {"tolerance": 0.1}}, "105", {"answer": 100}, 1),
+        ({"number": {"which": "only"}}, "3, or 3.0", {"answer": 3}, 1),
+        ("choice", "I think the answer is C.", {"answer": "C"}, 1),
+        ("choice", r"A is wrong, so \boxed{B}", {"answer": "(B)"}, 1),
+        ("choice", "B", {"answer": 1}, 1),
+        ("choice", "both B and C", {"answer": "B"}, 0),
+        ({"choice": {"letters": "ABCDEF"}}, "(F)", {"answer": "F"}, 1),
+        ({"regex": {"pattern": r"\d+"}}, "in 1969", {}, 1),
+        ({"regex": {"pattern": r"\d+", "whole": True}}, "in 1969", {}, 0),
+        ({"regex": {"pattern": r"is (?P<answer>\w+)", "ignore_case": True}}, "It IS Red", {"answer": "red"}, 1),
+        ({"regex": {"pattern": r"is (?P<answer>\w+)"}}, "it is blue", {"answer": "red"}, 0),
+        ({"json_schema": {"fits": {"type": "object", "required": ["a"]}}}, 'So:\n```json\n{"a": 1}\n```', {}, 1),
+        ({"json_schema": {"fits": {"type": "object", "required": ["a"]}}}, '{"b": 1}', {}, 0),
+        ({"json_schema": {"fits": {"type": "array"}}}, "{", {}, 0),
+        ("json_schema", "[1, 2]", {"schema": '{"type": "array", "maxItems": 2}'}, 1),
+        ("json_schema", "[1, 2, 3]", {"schema": {"type": "array", "maxItems": 2}}, 0),
+        ("tags", "<think>a</think>\n<answer>b</answer>", {}, 1),
+        ("tags", "<answer>b</answer><think>a</think>", {}, 0),
+        ("tags", "<think>a</think><answer> </answer>", {}, 0),
+        ("tags", "<think>a</think><answer>b</answer> bye", {}, 0),
+        ("tags", "</think><think><answer>b</answer>", {}, 0),
+        ({"tags": {"only": False}}, "so <think>a</think><answer>b</answer> bye", {}, 1),
+        ({"length": {"most": 3, "unit": "letters"}}, "abc", {}, 0),
+        ({"length": {"most": 3, "over": 4, "unit": "letters"}}, "abcde", {}, -0.5),
+        ({"length": {"most": 1, "unit": "words"}}, "a b c", {}, -1),
+    ],
+)
+def test_verifiers(written, text, columns, expected):
+    assert score(written, text, **columns)[0] == pytest.approx(expected)
+
+
+def test_length_counts_the_tokens_of_the_policy():
+    assert score({"length": {"most": 2, "over": 2}}, "x", ids=[5, 6, 7])[0] == -0.5
+
+
+def test_a_search_that_takes_too_long_finds_nothing():
+    assert score({"regex": {"pattern": r"(a|aa)+$", "whole": True}}, "a" * 5000 + "b")[0] == 0
+
+
+def test_mathematics():
+    pytest.importorskip("math_verify")
+    assert score("math", r"Thus \boxed{\frac{2}{4}}.", answer="0.5")[0] == 1
+    assert score("math", "$x = 3$", answer=["4", "3"])[0] == 1
+    assert score("math", "no idea", answer="3")[0] == 0
+
+
+def test_answers_that_cannot_be_right_fail_the_episode():
+    for written, answer in (("number", "red"), ("choice", "Z")):
+        with told(EpisodeFailure, "a.jsonl:1"):
+            score(written, "3", answer=answer)
+
+
+def test_every_verifier_is_tested():
+    known = {*index()["verifier"]} - {"math", "code", "judge"}
+    (cases,) = (mark.args[1] for mark in test_verifiers.pytestmark if mark.name == "parametrize")
+    assert known == {written if isinstance(written, str) else next(iter(written)) for written, *_ in cases}
+
+
+# ---- rule 2 -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("written", "word"),
+    [
+        ({"regex": {"pattern": "("}}, "is no pattern"),
+        ({"json_schema": {"fits": {"type": "obj"}}}, "cannot be used"),
+        ({"exact_match": {"normal": "case"}}, "no option"),
+        ({"judge": {"model": "m", "url": "PALAESTRA_NO_SUCH"}}, "PALAESTRA_NO_SUCH is empty"),
+    ],
+)
+def test_options_that_cannot_work(written, word):
+    with told(RecipeError, word):
+        rewards_of(written, None, {"answer": "a"}, where="test")
+
+
+def test_a_pattern_of_a_judge_needs_a_group(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with told(RecipeError, "no regular expression with a group"):
+        rewards_of({"judge": {"model": "m", "pattern": "score"}}, None, {}, where="test")
+
+
+# ---- rule 3 -----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def require():
+    try:
+        choose(require="isolation").close()
+    except PalaestraError:
+        return "none"
+    return "isolation"
+
+
+@pytest.mark.parametrize(
+    ("tests", "text", "whole", "part"),
+    [
+        (["assert add(1, 2) == 3", "assert add(0, 0) == 0"], "```python\ndef add(a, b):\n    return a + b\n```", 1, 1),
+        (["assert add(1, 2) == 3", "assert add(0, 0) == 0"], "def add(a, b):\n    return a - b", 0, 0.5),
+        ("def test_add():\n    assert add(2, 2) == 4", "def add(a, b):\n    return 4", 1, 1),
+        (["assert add(1, 2) == 3"], "def add(a, b: return", 0, 0),
+        (["assert add(1, 2) == 3"], "raise SystemExit", 0, 0),
+    ],
+)
+def test_code(require, tests, text, whole, part):
+    for partial, expected in ((False, whole), (True, part)):
+        number, beside = score({"code": {"require": require, "partial": partial}}, text, tests=tests)
+        assert number == expected and beside == {"isolated": float(require == "isolation")}
+
+
+def test_code_without_tests(require):
+    with told(EpisodeFailure, "no test"):
+        score({"code": {"require": require}}, "x = 1", tests=[])
+
+
+# ---- rule 4 -----------------------------------------------------------------------------------------------
+@pytest.fixture
+def endpoint(monkeypatch):
+    """A scripted endpoint: it gives the answers in their order, the last one again and again."""
+    asked: list[str] = []
+
+    def start(*answers):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                asked.append(body["messages"][0]["content"])
+                said = answers[min(len(asked), len(answers)) - 1]
+                reply = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+                message = {"role": "assistant", "content": said}
+                reply["choices"] = [{"index": 0, "message": message, "finish_reason": "stop"}]
+                sent = json.dumps(reply).encode()
+                self.send_response(500 if said is None else 200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(sent)))
+                self.end_headers()
+                self.wfile.write(sent)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        return asked
+
+    servers: list[ThreadingHTTPServer] = []
+    pytest.importorskip("openai")
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_judge_is_asked_once(endpoint):
+    asked = endpoint("The reply is close. score: 2\nNo, score: 7")
+    (reward,) = rewards_of({"judge": {"model": "m"}}, None, {"answer": "Rome"}, where="test")
+    reply = Reply(text="Roma {answer}", messages=(), prompt="Where?", tokens=(), columns={"answer": "Rome"}, place="1")
+
+    async def many():
+        return await asyncio.gather(*(reward(reply) for _ in range(8)))
+
+    assert asyncio.run(many()) + asyncio.run(many()) == [(0.7, {})] * 16
+    assert len(asked) == 1 and "Where?" in asked[0] and "Rome" in asked[0] and "Roma {answer}" in asked[0]
+
+
+def test_a_judge_without_a_score_is_asked_again(endpoint):
+    asked = endpoint("Good.", "score: 20")
+    assert score({"judge": {"model": "m"}}, "x", answer="y")[0] == 1 and len(asked) == 2
+
+
+@pytest.mark.parametrize(("answer", "word"), [("Good.", "no score"), (None, "InternalServerError")])
+def test_a_missing_score_is_no_zero(endpoint, answer, word):
+    endpoint(answer)
+    with told(EpisodeFailure, word) as raised:
+        score({"judge": {"model": "m", "retries": 0}}, "x", answer="y")
+    assert raised.value.boundary == "judge"

@@ -1,0 +1,154 @@
+"""The memory that a run needs. Rules:
+
+1. Sizes of a model are those of the loaded model: weights, tied ones once, linear layers, keys and values.
+2. What a pass keeps is what a real pass keeps, to the byte.
+3. `palaestra plan` shows the lines and their sum; without a pretrained model it says so.
+4. `train` refuses what cannot fit before it makes a folder, and the proposed token budget fits.
+5. The limit of a control group counts.
+6. A real update of SmolLM2 stays below the plan, and above half of it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch.autograd.graph import saved_tensors_hooks
+
+from palaestra.commands import plan
+from palaestra.errors import RecipeError
+from palaestra.models import devices, load_causal_lm
+from palaestra.models.causal_lm import make_causal_lm
+from palaestra.models.sizes import PROBE, size_of
+from palaestra.models.tokenizer import train_tokenizer
+from palaestra.recipe import load
+from palaestra.training import memory
+from palaestra.training.memory import needs_of
+from palaestra.training.start import train
+from tests.messages import told
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("model")
+    tokenizer = train_tokenizer(["a text", "another text"], vocabulary=300)
+    tokenizer.save_pretrained(place)
+    make_causal_lm(vocabulary=len(tokenizer), hidden=32, layers=3, heads=4, context=1024).save_pretrained(place)
+    return str(place)
+
+
+@pytest.fixture
+def recipe(folder: str, tmp_path: Path) -> Path:
+    """A recipe with a model of 3 layers and an adapter on it."""
+    text = {
+        "name": "memory",
+        "run": str(tmp_path / "run"),
+        "environment": {"babyai": {"level": "GoToObj", "max_turns": 8}},
+        "policies": {
+            "base": {"policy": {"language": {"model": folder}}, "trainable": False},
+            "main": {"policy": {"adapter": {"of": "base", "rank": 4}}},
+        },
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(text))
+    return path
+
+
+def test_1_sizes_of_the_loaded_model(folder: str) -> None:
+    size, model = size_of(folder), load_causal_lm(folder)
+    assert size.parameters == sum(p.numel() for p in model.parameters())
+    assert len(size.linear) == 3 * 7 and size.vocabulary == model.config.vocab_size
+    assert size.cache_per_token == 2 * 3 * 32
+    assert size.additions(4) == sum(4 * (i + o) for i, o in size.linear)
+
+
+def test_2_kept_numbers(folder: str) -> None:
+    model, kept = load_causal_lm(folder), {}
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes() // 4, storage)
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        hidden = model.base_model(input_ids=torch.zeros(1, PROBE, dtype=torch.long), use_cache=False)
+    assert hidden is not None
+    assert sum(numbers for numbers, _ in kept.values()) // PROBE == size_of(folder).kept_per_token
+
+
+def test_3_the_plan(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.run(recipe=[str(recipe)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[:4]] == [
+        "weights of base",
+        "training of main",
+        "one pass of an update of main",
+        "together",
+    ]
+    rows = needs_of(load([str(recipe)]).settings)
+    assert lines[3].split()[-2:] == memory.shown(sum(row.size for row in rows)).split()
+    plan.run(recipe=["cartpole.yaml"])
+    assert "no pretrained model" in capsys.readouterr().out
+
+
+def test_3_whole_training(recipe: Path, folder: str) -> None:
+    text = yaml.safe_load(recipe.read_text()) | {"reference": "start"}
+    text["policies"] = {"main": {"policy": {"language": {"model": folder}}}}
+    recipe.write_text(yaml.safe_dump(text))
+    rows = {row.what: row.size for row in needs_of(load([str(recipe)]).settings)}
+    count = size_of(folder).parameters
+    assert rows["weights of main"] == rows["reference of main"] == 4 * count
+    assert rows["training of main"] == 4 * 3 * count  # gradients and two states
+
+
+def test_4_refused_before_a_folder_is_made(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load([str(recipe)]).settings
+    held = sum(row.size for row in needs_of(settings) if row.always)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: held + 10_000_000)
+    with told(RecipeError, "token_budget=") as caught:
+        train(settings, recipe={})
+    assert not (tmp_path / "run").exists()
+    fits = str(caught.value).partition("training.token_budget=")[2].partition(",")[0]
+    memory.refuse_what_cannot_fit(load([str(recipe)], [f"training.token_budget={fits}"]).settings)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: held // 2)
+    with told(RecipeError, "dtype=bfloat16"):
+        train(settings, recipe={})
+
+
+def test_5_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "CONTROL_GROUP", tmp_path)
+    free = devices.free_bytes("cpu")
+    assert free is not None and free > 2**20
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert (devices.free_bytes("cpu") or 0) > 2**20
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert devices.free_bytes("cpu") == 4000
+
+
+UPDATE = """
+import resource, torch
+from palaestra.models import load_causal_lm
+torch.set_num_threads(1)
+model = load_causal_lm({model!r})
+def read(rows):
+    return model.base_model(input_ids=torch.zeros(rows, 128, dtype=torch.long), use_cache=False).last_hidden_state
+read(1).sum().backward()  # now all weights and gradients are in memory
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read({rows}).sum().backward()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.slow
+def test_6_a_real_pass(smollm2: str) -> None:
+    code = UPDATE.format(model=smollm2, rows=8)
+    used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    planned = 8 * 128 * size_of(smollm2).kept_per_token * 4
+    assert 0.5 * planned < used < memory.TEMPORARY * planned

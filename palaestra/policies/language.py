@@ -116,20 +116,7 @@ class LanguagePolicy(Adaptable):
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
         causal.to(setup.device)
-        large = sum(p.numel() for p in causal.parameters()) >= PACKED_FROM
-        enabled = packing is not False and (bool(packing) or large) and enable(causal)
-        if packing and not enabled:
-            raise RecipeError(
-                where=f"policies.{name}.policy.language.packing",
-                what=f"{type(causal).__name__} cannot read several sequences in one row.",
-                remedy="Leave it out: batches are then padded.",
-            )
-        if recompute and not enable_recomputation(causal):
-            raise RecipeError(
-                where=f"policies.{name}.policy.language.recompute",
-                what=f"{type(causal).__name__} cannot compute its layers again.",
-                remedy="Leave it out, and lower `training.token_budget` if memory runs out.",
-            )
+        _prepare(name, causal, packing=packing, recompute=recompute)
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
         self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer, stop=end_ids(causal))
@@ -216,3 +203,21 @@ class LanguagePolicy(Adaptable):
             "value_head": list(self.value_layers) or self.has_critic,
             "tokenizer": hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16],
         }
+
+
+def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -> None:
+    """Let a model read packed rows and compute its layers again. Raises: RecipeError, if it cannot."""
+    large = sum(p.numel() for p in causal.parameters()) >= PACKED_FROM
+    enabled = packing is not False and (bool(packing) or large) and enable(causal)
+    if packing and not enabled:
+        raise RecipeError(
+            where=f"policies.{name}.policy.language.packing",
+            what=f"{type(causal).__name__} cannot read several sequences in one row.",
+            remedy="Leave it out: batches are then padded.",
+        )
+    if recompute and not enable_recomputation(causal):
+        raise RecipeError(
+            where=f"policies.{name}.policy.language.recompute",
+            what=f"{type(causal).__name__} cannot compute its layers again.",
+            remedy="Leave it out, and lower `training.token_budget` if memory runs out.",
+        )

@@ -338,6 +338,7 @@ class Policy(Protocol):
 
     def check_numbers(self) -> None:
         """Called once, before a run begins, when the engine is set. Raises: ContractError, for wrong numbers."""
+        return
 
     def as_trained(self) -> Policy:
         """The policy that a run uses in place of this one, such as an adapter on it. Default: itself."""

@@ -43,7 +43,9 @@ class _Given(nn.Module):
 def base_of(model: Any) -> nn.Module:
     """The model without its output layer."""
     base: nn.Module = model.base_model
-    return base if base is not model else model.model  # a few classes name another attribute as their base
+    if base is model:  # a few classes name another attribute as their base
+        base = model.model
+    return base
 
 
 def own_logits(model: Any, hidden: Tensor) -> Tensor:

@@ -208,7 +208,7 @@ def _packed_mask(*args: Any, mask_function: Callable[..., Any], dtype: torch.dty
     """transformers' mask function. It gets the mask of the layers of one kind as a function of positions."""
     row = _row.get()
     if row is None:
-        return sdpa_mask(*args, mask_function=mask_function, dtype=dtype, device=device, **options)
+        return sdpa_mask(*args, **{**options, "mask_function": mask_function, "dtype": dtype, "device": device})
     if options.get("use_vmap"):
         raise TypeError("its masks are not functions of positions alone")
     return row.masks(mask_function, dtype=dtype, device=torch.device(device))

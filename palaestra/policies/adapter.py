@@ -111,7 +111,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         Raises: RecipeError, if `of` is not a language policy or a target is not a layer; CheckpointError, if the folder
             does not fit; MissingExtra, if peft is not installed.
         """
-        base = setup.policies.get(of)
+        base: Any = setup.policies.get(of)
         if not _is_adaptable(base):
             raise RecipeError(
                 where=f"policies.{name}.policy.adapter.of",

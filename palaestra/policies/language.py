@@ -120,11 +120,11 @@ class LanguagePolicy(LanguageSampler, LanguageTrainer):
         return frozenset({"tokens", "transformer"} | ({"critic"} if options.get("value_head") else set()))
 
     @staticmethod
-    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
-        """The sizes of a policy with a pretrained model; None for a model that is made on the spot."""
-        if options.get("model") is None:
+    def model_size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of a policy with a pretrained model; None for one that is made on the spot or cannot be counted."""
+        model = None if options.get("model") is None else size_of(options["model"])
+        if model is None:
             return None
-        model = size_of(options["model"])
         return PolicySize(model=model, trained=model.parameters, whole=True, chunk=CHUNK_LOGITS)
 
     def clone(self) -> LanguagePolicy:

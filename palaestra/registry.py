@@ -125,7 +125,7 @@ DECLARED: dict[str, Any] = {
     "provides": None,  # frozenset of the columns that it gives to tables; None: unknown
     "abilities": None,  # of an environment, their names (palaestra.data.abilities); of a policy, a function of options
     "outputs_with": None,  # of a policy: a function of options that returns the outputs which it has with them
-    "size": None,  # of a policy: a function of options and the sizes of its bases (palaestra.models.sizes.PolicySize)
+    "model_size": None,  # of a policy: a function of options and its bases' sizes (palaestra.models.sizes.PolicySize)
     "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
     "small": {},  # options that make it small and quick, for a smoke run (palaestra.recipe.smoke)
     "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files

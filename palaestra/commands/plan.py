@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from palaestra.commands.runs import resolve
 from palaestra.models.devices import free_bytes, run_device
-from palaestra.training.memory import cache_lines, needs_of, refuse_what_cannot_fit, shown
+from palaestra.training.memory import further_lines, needs_of, refuse_what_cannot_fit, shown
 
 
 def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
@@ -24,7 +24,8 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
     for row in rows:
         print(f"{row.what:<{width}}  {shown(row.size):>9}  {row.how}")
     print(f"{'together':<{width}}  {shown(sum(row.size for row in rows)):>9}")
-    print("\n".join(cache_lines(settings)))
+    for line in further_lines(settings):
+        print(line)
     free = free_bytes(settings.device)
     if free is not None:
         print(f"free on {settings.device}: {shown(free)}")

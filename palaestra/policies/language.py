@@ -148,11 +148,12 @@ class LanguagePolicy(Adaptable):
         return self if self.lora is None else AdapterPolicy.alone_on(self, self.lora, seed=self._seed)
 
     @staticmethod
-    def size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
-        """The sizes of a policy with a pretrained model; None for a model that is made on the spot."""
-        if options.get("model") is None:
+    def model_size(options: Mapping[str, Any], bases: Mapping[str, PolicySize]) -> PolicySize | None:
+        """The sizes of a policy with a pretrained model; None for one that is made on the spot or cannot be counted."""
+        model = None if options.get("model") is None else size_of(options["model"])
+        if model is None:
             return None
-        model, lora = size_of(options["model"]), options.get("lora")
+        lora = options.get("lora")
         trained = model.parameters if lora is None else model.additions(LoraSettings.model_validate(lora).rank)
         return PolicySize(model=model, trained=trained, holds_model=True, adds=lora is not None, chunk=CHUNK_LOGITS)
 

@@ -13,9 +13,10 @@ from palaestra.errors import RecipeError
 from palaestra.models.devices import free_bytes, run_device
 from palaestra.models.sizes import PolicySize
 from palaestra.registry import declared
-from palaestra.training.settings import RunSettings
+from palaestra.training.settings import PolicySettings, RunSettings
 
-MASTER = 4  # bytes of a number in float32, in which gradients, optimizer states and master weights are kept
+WIDTHS = {"bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number
+MASTER = WIDTHS["float32"]  # master weights, gradients and logits have at least this precision
 STATES = 2  # numbers that AdamW keeps for each trained weight
 LOGITS = 3  # a chunk of logits exists as logits, as log-probabilities and as a gradient
 TEMPORARY = 1.15  # a backward pass needs about an eighth more than what is kept (measured with SmolLM2)
@@ -35,9 +36,11 @@ class Need:
 def needs_of(settings: RunSettings) -> list[Need]:
     """What the pretrained models of a recipe need, in bytes. Empty, if the recipe has none.
 
+    A pass is left out if it cannot be counted for an architecture.
+
     Raises: CheckpointError, if a model is not on this machine.
     """
-    width = {"float64": 8, "float32": 4}.get(settings.dtype, 2)
+    width = WIDTHS[settings.dtype]
     rows: list[Need] = []
     passes: list[Need] = []
     for name, size in _sizes(settings).items():
@@ -47,8 +50,8 @@ def needs_of(settings: RunSettings) -> list[Need]:
         if not size.adds and own.trainable and (own.reference or settings.reference):
             rows.append(_weights(f"reference of {name}", size.model.parameters, width, settings.dtype))
         if own.trainable:
-            rows += _training(name, size, width)
-            passes.append(_pass(name, size, settings, width))
+            rows.append(_training(name, size, settings))
+            passes += _pass(name, size, settings)
     if passes:
         rows.append(max(passes, key=lambda need: need.size))
     return rows
@@ -57,44 +60,56 @@ def needs_of(settings: RunSettings) -> list[Need]:
 def _sizes(settings: RunSettings) -> dict[str, PolicySize]:
     """The sizes of the policies with pretrained models, by name. An adapter has the model of its base."""
     found: dict[str, PolicySize] = {}
-    for name in sorted(settings.policies, key=lambda name: settings.policies[name].trainable):  # bases come first
-        chosen = settings.policies[name].policy
-        count = declared(chosen.part.target, "size")
-        size = None if count is None else count(chosen.options, found)
+    for name in sorted(settings.policies, key=lambda name: _is_adapter(settings.policies[name])):  # after their bases
+        own = settings.policies[name]
+        count = declared(own.policy.part.target, "model_size")
+        options = own.policy.options if own.load is None else {**own.policy.options, "model": own.load}
+        size = None if count is None else count(options, found)
         if size is not None:
             found[name] = size
     return found
 
 
+def _is_adapter(settings: PolicySettings) -> bool:
+    return declared(settings.policy.part.target, "stands_on") is not None
+
+
 def _weights(what: str, count: int, width: int, dtype: str) -> Need:
-    return Need(what=what, size=count * width, how=f"{count / 1e6:,.0f} million in {dtype}")
+    return Need(what=what, size=count * width, how=f"{count / 1e6:,.1f} million in {dtype}")
 
 
-def _training(name: str, size: PolicySize, width: int) -> list[Need]:
+def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:
+    width = max(WIDTHS[settings.dtype], MASTER)
     kinds = ["gradients", "two states of the optimizer"]
-    kinds += ["the additions themselves"] if size.adds else ["master weights"] if width < MASTER else []
+    kinds += ["the additions themselves"] if size.adds else ["master weights"] if WIDTHS[settings.dtype] < MASTER else []
+    dtype = "float64" if width > MASTER else "float32"
+    how = f"{size.trained / 1e6:,.1f} million trained weights in {dtype}: {', '.join(kinds)}"
     copies = len(kinds) - 1 + STATES
-    how = f"{size.trained / 1e6:,.1f} million trained weights in float32: {', '.join(kinds)}"
-    return [Need(what=f"training of {name}", size=size.trained * MASTER * copies, how=how)]
+    return Need(what=f"training of {name}", size=size.trained * width * copies, how=how)
 
 
-def _pass(name: str, size: PolicySize, settings: RunSettings, width: int) -> Need:
+def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
     budget, model = settings.training.token_budget, size.model
-    each = int(TEMPORARY * model.kept_per_token * width)
+    if model.kept_per_token is None:
+        return []
+    each = int(TEMPORARY * model.kept_per_token * WIDTHS[settings.dtype])
     logits = min(budget * model.vocabulary, size.chunk) * MASTER * LOGITS
     how = f"training.token_budget={budget}: {shown(each)} a token, and {shown(logits)} of logits"
-    return Need(what=f"one pass of an update of {name}", size=budget * each + logits, how=how, always=False)
+    return [Need(what=f"one pass of an update of {name}", size=budget * each + logits, how=how, always=False)]
 
 
-def cache_lines(settings: RunSettings) -> list[str]:
-    """What a session of each policy costs in the engine."""
-    width = {"float64": 8, "float32": 4}.get(settings.dtype, 2)
-    return [
-        f"cache of {name}: {shown(size.model.cache_per_token * width)} for each token of a session, "
-        f"{shown(1000 * size.model.cache_per_token * width)} for 1,000 tokens"
-        for name, size in _sizes(settings).items()
-        if size.holds_model
-    ]
+def further_lines(settings: RunSettings) -> list[str]:
+    """What a session of each policy costs in the engine, and what could not be counted."""
+    lines = []
+    for name, size in _sizes(settings).items():
+        if size.holds_model and size.model.cache_per_token is not None:
+            each = size.model.cache_per_token * WIDTHS[settings.dtype]
+            lines.append(f"cache of {name}: {shown(each)} for each token of a session, {shown(1000 * each)} for 1,000")
+        if settings.policies[name].trainable and size.model.kept_per_token is None:
+            lines.append(f"one pass of an update of {name} cannot be counted for this architecture")
+    if settings.training.shard:
+        lines.append("training.shard spreads weights and what training adds over the processes; the lines count all")
+    return lines
 
 
 def refuse_what_cannot_fit(settings: RunSettings) -> None:
@@ -103,7 +118,7 @@ def refuse_what_cannot_fit(settings: RunSettings) -> None:
     Raises: RecipeError, with the numbers.
     """
     run_device(settings.device)
-    rows = needs_of(settings)
+    rows = [] if settings.training.shard else needs_of(settings)  # with shards, each process needs only its share
     free = free_bytes(settings.device) if rows else None
     total = sum(row.size for row in rows)
     if free is None or total <= free:
@@ -124,7 +139,9 @@ def _remedy(settings: RunSettings, rows: list[Need], free: int) -> str:
         fits = int(budget * 0.9 * (free - held) / passing) // 64 * 64
         if fits:
             return f"Set training.token_budget={fits}, or a smaller number."
-    return "Train an adapter instead of all weights, set dtype=bfloat16, or take a smaller model."
+    if settings.dtype != "bfloat16":
+        return "Set dtype=bfloat16, train low-rank additions instead of all weights (`lora`), or take a smaller model."
+    return "Train low-rank additions instead of all weights (`lora`), or take a smaller model."
 
 
 def shown(size: float) -> str:

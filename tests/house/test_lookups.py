@@ -20,7 +20,6 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/chat/render.py": "tokenizers of transformers",
     "palaestra/cli.py": "click's errors",
     "palaestra/data/abilities.py": "the one place that asks environments",
-    "palaestra/engines/forward.py": "configurations of transformers",
     "palaestra/engines/server.py": "configurations of transformers",
     "palaestra/envs/adapters/": "objects of other libraries",
     "palaestra/models/packing.py": "configurations of transformers",

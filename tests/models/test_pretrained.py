@@ -67,6 +67,13 @@ def test_3_a_failed_download_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_3_a_folder_with_something_else_stays(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with told(CheckpointError, "something else"):
+        fetch_smollm2(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_3_without_gguf(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(MissingExtra, match="palaestra\\[models\\]"):

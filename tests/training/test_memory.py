@@ -6,6 +6,8 @@
 4. `train` refuses what cannot fit before it makes a folder, and the proposed token budget fits.
 5. The limit of a control group counts.
 6. A real update of SmolLM2 stays below the plan, and above half of it.
+7. A model that cannot be counted is trained all the same; one that cannot be loaded is refused by the loader. With
+   shards nothing is refused. An adapter is counted wherever it stands, and so is a model in `load`.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, MixtralConfig
 
 from palaestra.commands import plan
-from palaestra.errors import RecipeError
+from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models import devices, load_causal_lm
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.sizes import PROBE, size_of
@@ -60,6 +64,7 @@ def recipe(folder: str, tmp_path: Path) -> Path:
 
 def test_1_sizes_of_the_loaded_model(folder: str) -> None:
     size, model = size_of(folder), load_causal_lm(folder)
+    assert size is not None
     assert size.parameters == sum(p.numel() for p in model.parameters())
     assert len(size.linear) == 3 * 7 and size.vocabulary == model.config.vocab_size
     assert size.cache_per_token == 2 * 3 * 32
@@ -78,8 +83,9 @@ def test_2_kept_numbers(folder: str) -> None:
 
     with saved_tensors_hooks(note, lambda tensor: tensor):
         hidden = model.base_model(input_ids=torch.zeros(1, PROBE, dtype=torch.long), use_cache=False)
-    assert hidden is not None
-    assert sum(numbers for numbers, _ in kept.values()) // PROBE == size_of(folder).kept_per_token
+    size = size_of(folder)
+    assert hidden is not None and size is not None
+    assert sum(numbers for numbers, _ in kept.values()) // PROBE == size.kept_per_token
 
 
 def test_3_the_plan(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +108,9 @@ def test_3_whole_training(recipe: Path, folder: str) -> None:
     text["policies"] = {"main": {"policy": {"language": {"model": folder}}}}
     recipe.write_text(yaml.safe_dump(text))
     rows = {row.what: row.size for row in needs_of(load([str(recipe)]).settings)}
-    count = size_of(folder).parameters
+    size = size_of(folder)
+    assert size is not None
+    count = size.parameters
     assert rows["weights of main"] == rows["reference of main"] == 4 * count
     assert rows["training of main"] == 4 * 3 * count  # gradients and two states
 
@@ -117,7 +125,7 @@ def test_4_refused_before_a_folder_is_made(recipe: Path, tmp_path: Path, monkeyp
     fits = str(caught.value).partition("training.token_budget=")[2].partition(",")[0]
     memory.refuse_what_cannot_fit(load([str(recipe)], [f"training.token_budget={fits}"]).settings)
     monkeypatch.setattr(memory, "free_bytes", lambda device: held // 2)
-    with told(RecipeError, "dtype=bfloat16"):
+    with told(RecipeError, "smaller model"):
         train(settings, recipe={})
 
 
@@ -130,6 +138,59 @@ def test_5_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (devices.free_bytes("cpu") or 0) > 2**20
     (tmp_path / "memory.max").write_text("5000\n")
     assert devices.free_bytes("cpu") == 4000
+
+
+MOVING = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}  # positions that depend on numbers
+NO_PASS = [
+    LlamaConfig(vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                rope_parameters=MOVING),
+    MixtralConfig(vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                  num_key_value_heads=2, num_local_experts=2, head_dim=16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", NO_PASS, ids=lambda config: config.model_type)
+def test_7_a_pass_that_cannot_be_counted(
+    config: Any, folder: str, recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "other"
+    AutoModelForCausalLM.from_config(config).save_pretrained(model)
+    size = size_of(str(model))
+    assert size is not None and size.kept_per_token is None and size.parameters and size.cache_per_token
+    recipe.write_text(recipe.read_text().replace(folder, str(model)))
+    settings = load([str(recipe)]).settings
+    assert [row.what for row in needs_of(settings)] == ["weights of base", "training of main"]
+    capfd.readouterr()
+    plan.run(recipe=[str(recipe)])
+    shown = capfd.readouterr()
+    assert "cannot be counted" in shown.out and shown.err == ""
+
+
+def test_7_without_attention(tmp_path: Path) -> None:
+    config = MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, state_size=8)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    size = size_of(str(tmp_path))
+    assert size is not None and size.parameters and size.cache_per_token is None
+
+
+def test_7_a_folder_that_cannot_be_loaded(folder: str, recipe: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "config.json").write_text('{"model_type": "no such thing"}')
+    recipe.write_text(recipe.read_text().replace(folder, str(damaged)))
+    with pytest.raises(CheckpointError, match="is not a causal language model"):
+        train(load([str(recipe)]).settings, recipe={}, quiet=True)
+
+
+def test_7_shards_loads_and_orders(folder: str, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
+    memory.refuse_what_cannot_fit(load([str(recipe)], ["training.shard=true"]).settings)
+    text = yaml.safe_load(recipe.read_text())
+    both = text["policies"]
+    text["policies"] = {"first": {**both["main"], "trainable": False}, **both}  # an adapter before its base
+    text["policies"]["base"] = {"policy": {"language": {}}, "load": folder, "trainable": False}
+    settings = load([text]).settings
+    assert set(memory._sizes(settings)) == {"first", "base", "main"}
 
 
 UPDATE = """
@@ -150,5 +211,7 @@ print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 def test_6_a_real_pass(smollm2: str) -> None:
     code = UPDATE.format(model=smollm2, rows=8)
     used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-    planned = 8 * 128 * size_of(smollm2).kept_per_token * 4
+    size = size_of(smollm2)
+    assert size is not None and size.kept_per_token is not None
+    planned = 8 * 128 * size.kept_per_token * 4
     assert 0.5 * planned < used < memory.TEMPORARY * planned

@@ -81,7 +81,10 @@ def _weights(what: str, count: int, width: int, dtype: str) -> Need:
 def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:
     width = max(WIDTHS[settings.dtype], MASTER)
     kinds = ["gradients", "two states of the optimizer"]
-    kinds += ["the additions themselves"] if size.adds else ["master weights"] if WIDTHS[settings.dtype] < MASTER else []
+    if size.adds:
+        kinds.append("the additions themselves")
+    elif WIDTHS[settings.dtype] < MASTER:
+        kinds.append("master weights")
     dtype = "float64" if width > MASTER else "float32"
     how = f"{size.trained / 1e6:,.1f} million trained weights in {dtype}: {', '.join(kinds)}"
     copies = len(kinds) - 1 + STATES

@@ -12,7 +12,7 @@ from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.rollout.programs import roles_of
 from palaestra.training.checkpoint import read_state
 from palaestra.training.monitor import Panel
-from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings
+from palaestra.training.settings import PolicySettings, RunSettings, default_role
 from palaestra.training.setup import build_setup
 
 
@@ -47,8 +47,7 @@ def scripted(settings: RunSettings, policy: str) -> RunSettings:
     A team's program is replaced by `play`, because a scripted policy can play only the agents of the environment.
     """
     player = PolicySettings(policy=bind("policy", BoundPart(name=policy)), trainable=False)
-    role = RoleSettings(policy=policy, context=bind("context", RoleSettings().context))
-    changed: dict[str, Any] = {"policies": {policy: player}, "agents": {"*": role}}
+    changed: dict[str, Any] = {"policies": {policy: player}, "agents": {"*": default_role(policy)}}
     if roles_of(settings.program) != ():
         changed["program"] = bind("program", BoundPart(name="play"))
     return settings.model_copy(update={**changed, "reference": None})

@@ -26,7 +26,7 @@ from palaestra.recipe.running import unread_estimators, unread_keys
 from palaestra.recipe.smoke import small
 from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import FORMER, leaves, validate
-from palaestra.training.settings import RoleSettings, RunSettings
+from palaestra.training.settings import RunSettings, default_role
 
 WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
 
@@ -199,10 +199,8 @@ def _resolve(tree: Node) -> Recipe:
             parts = [used for used in parts if used not in here]
         if not slot_at(place) or isinstance(bound.get(place), list):
             bound[place] = [] if slot_at(place) else default
-    (context,) = used_parts(("agents", "*", "context"), [RoleSettings().context], None)
-    bound_context = context.bound(RoleSettings().context, strict=False)
     settings: RunSettings = with_bound(written, bound)
-    settings._other_role = RoleSettings(context=bound_context)
+    settings._other_role = default_role()
     check(settings, parts, rows, tree)
     return Recipe(settings=settings, parts=tuple(parts), rows=rows, tree=tree)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 
-from palaestra.bound import BoundPart
+from palaestra.bound import BoundPart, bind
 from palaestra.options import Aggregation
 from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
@@ -65,6 +65,12 @@ class RoleSettings(Section):
         """The options of sampling that this role sets itself."""
         own = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
         return {name: value for name, value in {**own, "max_tokens": self.response_tokens}.items() if value is not None}
+
+
+def default_role(policy: str = "main") -> RoleSettings:
+    """The settings of a role of which a recipe says nothing, with bound parts."""
+    unbound = RoleSettings()
+    return RoleSettings(policy=policy, context=bind("context", unbound.context), reader=bind("reader", unbound.reader))
 
 
 class PolicySettings(Section):

@@ -110,7 +110,7 @@ def make_policy(sizes: Sizes) -> LanguagePolicy:
 
 def make_side(variant: str, sizes: Sizes) -> Side:
     player = make_policy(sizes)
-    engine = InProcessEngine(models={"main": player.model})
+    engine = InProcessEngine(models={"main": player.model}, share=variant == "once")
     player.engine = engine if variant == "once" else Rereading(engine)
     learner = make_policy(sizes)  # equal seeds give equal weights
     optimizer = bind("optimizer", BoundPart(name="adamw", options={"lr": 1e-3}))
@@ -178,6 +178,7 @@ def measure(turns: int, sizes: Sizes, repeats: int) -> dict[str, Any]:
     sampled: dict[str, list[int]] = {}
     for _ in range(repeats + 1):
         for variant, side in sides.items():
+            side.engine.sleep()  # each repeat begins without keys and values
             side.engine.statistics.reset()
             with clocks[f"rollout_{variant}"]:
                 played = play(side, turns, sizes)

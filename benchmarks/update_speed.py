@@ -3,7 +3,7 @@
     python benchmarks/update_speed.py --threads 2
 
 Each way makes the same update: log-probabilities and entropies of all responses, and the backward pass, through LoRA of
-rank 16 on all linear layers. Ways take turns, and the best of the rounds counts.
+rank 16 on all linear layers. Ways take turns, and the best of the rounds counts. "faster" is the ratio to the padded way.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe
 
 from palaestra.data import RunSetup
 from palaestra.data.batches import micro_batches_of
@@ -23,18 +25,21 @@ from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.sequences import LanguageSamples
 
+RESULT = Path(__file__).parent / "results" / "update_speed.json"
 WAYS = {"padded": (False, "float32"), "packed": (True, "float32"), "packed bfloat16": (True, "bfloat16")}
 BUDGET = 8192
 
 
-def groups(count: int, size: int, *, prompt: int, shortest: int, longest: int) -> tuple[list[np.ndarray], list[int]]:
+def groups(
+    count: int, size: int, *, vocabulary: int, prompt: int, shortest: int, longest: int
+) -> tuple[list[np.ndarray], list[int]]:
     """Sequences of `size` answers to each of `count` prompts, and the lengths of their prompts."""
     draw = np.random.default_rng(0)
     ids, lengths = [], []
     for _ in range(count):
-        asked = draw.integers(5, 40000, prompt)
+        asked = draw.integers(5, vocabulary, prompt)
         for _ in range(size):
-            answer = draw.integers(5, 40000, int(draw.integers(shortest, longest + 1)))
+            answer = draw.integers(5, vocabulary, int(draw.integers(shortest, longest + 1)))
             ids.append(np.concatenate([asked, answer]).astype(np.int32))
             lengths.append(prompt)
     return ids, lengths
@@ -76,7 +81,7 @@ def seconds(policy: AdapterPolicy, samples: LanguageSamples) -> float:
 
 
 def main() -> None:
-    """Print the seconds of each case and way, and the ratios to the padded one."""
+    """Print and store the seconds of each case and way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="SmolLM2-135M-Instruct")
     parser.add_argument("--threads", type=int, default=2)
@@ -84,11 +89,17 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=16)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    cases = {
-        f"{given.groups} groups × 8 short answers": groups(given.groups, 8, prompt=100, shortest=8, longest=24),
-        "lengths 1:10, nothing shared": groups(4 * given.groups, 1, prompt=20, shortest=20, longest=380),
-    }
     policies = {way: made(given.model, packing=packing, dtype=dtype) for way, (packing, dtype) in WAYS.items()}
+    size = policies["padded"].model.config.vocab_size
+    cases = {
+        f"{given.groups} groups × 8 short answers": groups(
+            given.groups, 8, vocabulary=size, prompt=100, shortest=8, longest=24
+        ),
+        "lengths 1:10, nothing shared": groups(
+            4 * given.groups, 1, vocabulary=size, prompt=20, shortest=20, longest=380
+        ),
+    }
+    rows = []
     for case, (ids, prompts) in cases.items():
         best = dict.fromkeys(WAYS, float("inf"))
         for _ in range(given.rounds):
@@ -96,8 +107,12 @@ def main() -> None:
                 best[way] = min(best[way], seconds(policy, samples_of(ids, prompts, policy.token_cost)))
         tokens = sum(map(len, ids))
         for way, taken in best.items():
-            row = {"case": case, "way": way, "seconds": round(taken, 2), "tokens_per_second": round(tokens / taken)}
-            print(json.dumps({**row, "faster": round(best["padded"] / taken, 2)}, ensure_ascii=False), flush=True)
+            row = {"case": case, "way": way, "seconds": round(taken, 3), "tokens_per_second": round(tokens / taken)}
+            rows.append(row | {"faster": round(best["padded"] / taken, 2)})
+            print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
+    machine = describe(("torch", "transformers", "peft")) | {"threads": given.threads}
+    result = {"model": given.model, "token_budget": BUDGET, "machine": machine, "rows": rows}
+    RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

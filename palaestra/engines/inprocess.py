@@ -50,6 +50,7 @@ class InProcessEngine(Engine):
         max_sessions: PositiveInt | None = None,
         max_length: PositiveInt | None = None,
         chunk_tokens: PositiveInt = 2048,
+        share: bool = True,
     ) -> None:
         """
         Args:
@@ -61,6 +62,7 @@ class InProcessEngine(Engine):
             max_sessions: sessions per policy whose keys and values are kept; None: as many as fit. Lower: less memory.
             max_length: most ids per session; None: the model's context.
             chunk_tokens: most new ids per forward pass. Higher: fewer calls, more memory. Usual: 512 to 8192.
+            share: compute ids with which several sessions begin only once. The responses are the same without it.
         """
         self.statistics = Statistics()
         self._memory, self._limit = memory, 0
@@ -71,6 +73,7 @@ class InProcessEngine(Engine):
             max_sessions=max_sessions,
             max_length=max_length,
             chunk_tokens=chunk_tokens,
+            share=share,
         )
         self._servers: dict[str, PolicyServer] = {}
         for name, model in models.items():

@@ -30,6 +30,7 @@ class PolicyServer:
         max_sessions: most sessions whose keys and values are kept; None: any number.
         max_length: most ids of a session; None: the context length of the model.
         chunk_tokens: most new ids in one forward pass, unless one session has more.
+        share: take keys and values of equal ids from other sessions, instead of computing them.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class PolicyServer:
         max_sessions: int | None,
         max_length: int | None,
         chunk_tokens: int,
+        share: bool,
     ) -> None:
         self.name, self.version, self.statistics, self.chunk_tokens = name, version, statistics, chunk_tokens
+        self.share = share
         self.length = length_of(model, max_length)
         self.vocabulary: int = model.config.get_text_config().vocab_size
         self.max_sessions = max_sessions
@@ -182,7 +185,7 @@ class PolicyServer:
         leaders, later = [], []
         fresh: set[bytes] = set()
         for session in sessions:
-            if not _may_share(session):
+            if not self._may_share(session):
                 leaders.append(session)
                 continue
             key = key_of(session.ids)
@@ -208,6 +211,11 @@ class PolicyServer:
                 fresh |= new
                 leaders.append(session)
         return leaders, later
+
+    def _may_share(self, session: SessionState) -> bool:
+        """Whether another session may have the same ids: before the first response, and after a fork."""
+        begins = session.cached == BLOCK * session.whole and not session.tokens
+        return self.share and (session.cached == 0 or session.forked or begins)
 
     def _compute(self, sessions: Sequence[SessionState]) -> list[Answer]:
         try:
@@ -237,8 +245,8 @@ class PolicyServer:
         else:
             statistics.prefill_tokens += new
         statistics.recomputed_tokens += max(0, session.seen - session.cached)
-        share, full = _may_share(session), len(session.ids) // BLOCK
-        if session.cached == BLOCK * session.whole and full > session.whole:
+        share, full = self._may_share(session), len(session.ids) // BLOCK
+        if self.share and session.cached == BLOCK * session.whole and full > session.whole:
             chain = chain_of(session.ids)
             for place in range(session.whole, full):
                 self.store.note(session.blocks[place], chain[place])
@@ -311,11 +319,6 @@ def length_of(model: PreTrainedModel, max_length: int | None) -> int:
     if chunk := getattr(config, "attention_chunk_size", None):
         context = min(context, int(chunk))
     return min(max_length or context, context)
-
-
-def _may_share(session: SessionState) -> bool:
-    """Whether another session may have the same ids: before the first response, and after a fork."""
-    return session.cached == 0 or session.forked or (session.cached == BLOCK * session.whole and not session.tokens)
 
 
 def _chunks(sessions: Sequence[SessionState], limit: int) -> Iterator[list[SessionState]]:

@@ -23,6 +23,7 @@ from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData
 from palaestra.launch.arms import ArmRun
 from palaestra.recipe import load, split_arguments
+from palaestra.testing import TinyModel
 from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.training.start import train
 
@@ -256,6 +257,16 @@ def test_1_transfer(smoke: Folder, subject: str, file: str) -> None:
     smoke.run(module, subject, "--seeds", "2", "--games", "2")
     found = smoke.read(f"{file}.json")
     assert load([found["recipe"]]).settings.agents and found["machine"]  # the name of a recipe that is there
+
+
+def test_1_update_speed(smoke: Folder) -> None:
+    policy = TinyModel()
+    policy.model.save_pretrained(smoke.out / "model")
+    policy.tokenizer.save_pretrained(smoke.out / "model")
+    module = smoke.module("update_speed", RESULT=smoke.out / "update_speed.json")
+    smoke.run(module, "--model", str(smoke.out / "model"), "--groups", "1", "--rounds", "1", "--threads", "1")
+    rows = smoke.read("update_speed.json")["rows"]
+    assert len(rows) == 6 and all(row["seconds"] > 0 for row in rows)
 
 
 # ---- (2) to (4) ----------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_3_by_kind(palaestra: Command) -> None:
 def test_3_one_environment(palaestra: Command) -> None:
     text = "\n".join(palaestra("envs", "shop").out)
     assert "Search a shop" in text and "panel: 256 tasks" in text and "palaestra play shop" in text
-    assert "\nabilities: tasks, content, difficulty, expert, snapshot\n" in text
+    assert "\nabilities: tasks, instruction, content, difficulty, expert, snapshot\n" in text
     assert palaestra("envs", "shpo").code == 2
 
 

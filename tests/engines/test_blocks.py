@@ -152,8 +152,10 @@ def test_3_sharing_changes_no_bit(options: dict[str, Any]) -> None:
     prompts += [prompts[0], prompts[0], system[:129], system[:128], system[:65], system[:64]]
     answers = [some_ids(random, 1, 70) for _ in prompts]
 
-    def played(order: list[int], *, together: bool) -> dict[int, list[tuple[list[int], list[float]]]]:
-        engine = InProcessEngine(models={"p": model})
+    def played(
+        order: list[int], *, together: bool, share: bool = True
+    ) -> dict[int, list[tuple[list[int], list[float]]]]:
+        engine = InProcessEngine(models={"p": model}, share=share)
         talkers = {number: Talker(engine, number) for number in order}
 
         async def one(number: int) -> None:
@@ -168,7 +170,7 @@ def test_3_sharing_changes_no_bit(options: dict[str, Any]) -> None:
                     await one(number)
 
         asyncio.run(play())
-        assert together == (len(order) > 1) or engine.statistics.shared_tokens > 0
+        assert (engine.statistics.shared_tokens > 0) == (share and len(order) > 1)
         return {
             number: [(t.answer.action.tokens.tolist(), t.answer.action.logprobs.tolist()) for t in talker.turns]
             for number, talker in talkers.items()
@@ -179,6 +181,7 @@ def test_3_sharing_changes_no_bit(options: dict[str, Any]) -> None:
     assert played(everybody, together=True) == alone
     assert played(everybody[::-1], together=True) == alone
     assert played([int(n) for n in random.permutation(everybody)], together=False) == alone
+    assert played(everybody, together=True, share=False) == alone
 
 
 def test_4_the_oldest_finishes_and_what_cannot_fit_is_refused() -> None:

@@ -10,10 +10,10 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FunctionType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from palaestra.data import Play, StopReason
@@ -177,7 +177,7 @@ class EventLoopMonitor:
         patience: seconds without a turn of the event loop before the line is printed.
     """
 
-    def __init__(self, name: str, *, caller: FunctionType | None, patience: float = PATIENCE) -> None:
+    def __init__(self, name: str, *, caller: Callable[..., Any] | None, patience: float = PATIENCE) -> None:
         self._name, self._caller, self._patience = name, caller, patience
         self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
@@ -215,9 +215,9 @@ class EventLoopMonitor:
 
     def _is_calling(self) -> bool:
         """Whether the event loop is in a call of the environment now."""
-        frame = sys._current_frames().get(self._loop_thread)
-        while frame is not None and self._caller is not None:
-            if frame.f_code is self._caller.__code__:
+        frame, code = sys._current_frames().get(self._loop_thread), getattr(self._caller, "__code__", None)
+        while frame is not None:
+            if frame.f_code is code:
                 return True
             frame = frame.f_back
         return False

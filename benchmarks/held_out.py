@@ -27,7 +27,7 @@ FOLDERS = ("worlds", "teams", "models")
 
 
 def complete() -> list[str]:
-    """Recipes that `palaestra train` takes as they are: those of systems, worlds, teams, pretrained models, and single files."""
+    """Recipes that `palaestra train` takes as they are: those of systems, folders, and single files."""
     return [
         name for name in packaged() if name.endswith("/recipe.yaml") or name.split("/")[0] in FOLDERS or "/" not in name
     ]

@@ -3,12 +3,13 @@ import json
 import random
 from pathlib import Path
 
-NAMES = "Anna Ben Carla David Emma Felix Greta Hugo Iris Jonas Klara Leo Mia Noah Olga Paul Rosa Sam Tina Victor".split()
-THINGS = "apples books cards coins cups eggs flowers keys lamps pens plates shells stamps stones tickets toys".split()
+PEOPLE = "Anna Ben Carla David Emma Felix Greta Hugo Iris Jonas Klara Leo Mia Noah Olga Paul Rosa Sam Tina Victor"
+GOODS = "apples books cards coins cups eggs flowers keys lamps pens plates shells stamps stones tickets toys"
+NAMES, THINGS = PEOPLE.split(), GOODS.split()
 WORDINGS = [
     ("What is {a} plus {b}, times {c}?", "({a} + {b}) * {c}"),
     ("Work out {a} minus {b} times {c}.", "{a} - {b} * {c}"),
-    ("{name} has {a} {things} and gets {b} more from each of {c} friends. How many {things} is that?", "{a} + {b} * {c}"),
+    ("{name} has {a} {things} and gets {b} from each of {c} friends. How many {things} is that?", "{a} + {b} * {c}"),
     ("{name} sells {a} of {b} {things} and then buys {c}. How many {things} are there now?", "{b} - {a} + {c}"),
     ("A box holds {a} {things}. {name} fills {b} boxes and has {c} {things} left. How many in all?", "{a} * {b} + {c}"),
     ("There are {a} rows of {b} {things}. {name} takes {c} away. How many {things} stay?", "{a} * {b} - {c}"),

@@ -24,6 +24,7 @@ from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
 from palaestra.models.pretrained import located
+from palaestra.models.products import is_large
 from palaestra.models.recompute import enable_recomputation
 from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
@@ -32,8 +33,6 @@ from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language_trainer import CHUNK_LOGITS, VALUE_HEAD, LanguageModule, save_language
 from palaestra.registry import PositiveInt, register
-
-PACKED_FROM = 10_000_000  # parameters; smaller models spend more time on calls than they save
 
 
 @register(
@@ -208,8 +207,7 @@ class LanguagePolicy(Adaptable):
 
 def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -> None:
     """Let a model read packed rows and compute its layers again. Raises: RecipeError, if it cannot."""
-    large = sum(p.numel() for p in causal.parameters()) >= PACKED_FROM
-    enabled = packing is not False and (bool(packing) or large) and enable(causal)
+    enabled = packing is not False and (bool(packing) or is_large(causal)) and enable(causal)
     if packing and not enabled:
         raise RecipeError(
             where=f"policies.{name}.policy.language.packing",

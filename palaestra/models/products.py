@@ -1,7 +1,7 @@
 """Float32 products of linear layers, on processors where torch has a faster kernel than the one that it takes.
 
-torch multiplies float32 matrices by MKL. oneDNN, which torch contains too, is about twice as fast on AMD processors with
-AVX-512 (190 against 90 GFLOPS on a core of Zen 5). The numbers differ by rounding alone.
+torch multiplies float32 matrices by MKL. oneDNN, which torch contains too, is about twice as fast on AMD processors
+with AVX-512 (190 against 90 GFLOPS on a core of Zen 5). The numbers differ by rounding alone.
 """
 
 from __future__ import annotations

@@ -266,7 +266,17 @@ def test_1_update_speed(smoke: Folder) -> None:
     module = smoke.module("update_speed", RESULT=smoke.out / "update_speed.json")
     smoke.run(module, "--model", str(smoke.out / "model"), "--groups", "1", "--rounds", "1", "--threads", "1")
     rows = smoke.read("update_speed.json")["rows"]
-    assert len(rows) == 6 and all(row["seconds"] > 0 for row in rows)
+    assert len(rows) == 8 and all(row["seconds"] > 0 for row in rows)
+
+
+def test_1_logit_memory(smoke: Folder) -> None:
+    out = str(smoke.out / "out.json")
+    small = "--tokens 1024 --naive-tokens 128 256 --vocabulary 40000 --chunk 2000000"
+    smoke.run(smoke.module("logit_memory"), small, f"--out {out}")
+    small_size = smoke.read("out.json")
+    assert small_size["naive_expected"] > 1024 * 40_000 * 4 * 3  # logits, log-probabilities, probabilities
+    for found in (small_size, json.loads((FOLDER / "results" / "logit_memory.json").read_text())):
+        assert 0 < found["share"] < 0.25
 
 
 # ---- (2) to (4) ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from machine import describe
 from palaestra.data import RunSetup
 from palaestra.data.batches import micro_batches_of
 from palaestra.models.precision import set_dtype
-from palaestra.policies.adapter import AdapterPolicy
+from palaestra.policies.adapter import AdapterPolicy, LoraSettings
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.sequences import LanguageSamples
 
@@ -74,9 +74,10 @@ def samples_of(ids: Sequence[np.ndarray], prompts: Sequence[int], token_cost: fl
     )
 
 
-def made(model: str, *, packing: bool, dtype: str) -> AdapterPolicy:
+def made(model: str, *, packing: bool, dtype: str, device: str = "cpu") -> AdapterPolicy:
     """The policy of one way."""
-    base = LanguagePolicy("main", RunSetup(seed=0), model=model, packing=packing, lora={"rank": 16, "alpha": 32})
+    lora = LoraSettings(rank=16, alpha=32)
+    base = LanguagePolicy("main", RunSetup(seed=0, device=device), model=model, packing=packing, lora=lora)
     set_dtype(base.module, dtype)
     policy = base.as_trained()
     assert isinstance(policy, AdapterPolicy)

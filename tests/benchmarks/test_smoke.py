@@ -269,6 +269,18 @@ def test_1_update_speed(smoke: Folder) -> None:
     assert len(rows) == 8 and all(row["seconds"] > 0 for row in rows)
 
 
+def test_1_gpu(smoke: Folder, smollm2: str) -> None:
+    smoke.run(smoke.module("gpu"), f"--device cpu --small --out {smoke.out / 'out.json'}")
+    found = smoke.read("out.json")
+    assert [row["way"] for row in found["rows"]] == [
+        *("engine", "generate"),
+        *("plain loop", "padded", "packed"),
+        "palaestra train",
+    ]
+    assert all(0 < row["mfu"] < 1 for row in found["rows"][:-1])
+    assert found["rows"][-1]["seconds_per_iteration"] > 0
+
+
 def test_1_logit_memory(smoke: Folder) -> None:
     out = str(smoke.out / "out.json")
     small = "--tokens 1024 --naive-tokens 128 256 --vocabulary 40000 --chunk 2000000"

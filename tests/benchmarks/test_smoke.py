@@ -286,7 +286,7 @@ def test_1_logit_memory(smoke: Folder) -> None:
     small = "--tokens 1024 --naive-tokens 128 256 --vocabulary 40000 --chunk 2000000"
     smoke.run(smoke.module("logit_memory"), small, f"--out {out}")
     small_size = smoke.read("out.json")
-    assert small_size["naive_expected"] > 1024 * 40_000 * 4 * 3  # logits, log-probabilities, probabilities
+    assert small_size["naive_expected"] > 2 * 4 * 1024 * 40_000  # logits and log-probabilities at least
     for found in (small_size, json.loads((FOLDER / "results" / "logit_memory.json").read_text())):
         assert 0 < found["share"] < 0.25
 

@@ -1,6 +1,6 @@
-"""What must hold of gradients, for random trees of prompts and responses: (1) packed rows, padded batches, cut logits and
-recomputed layers give that of a plain padded pass of transformers, in float64, for all weights, low-rank additions and
-value heads; (2) in bfloat16, packed rows are as near to it as a plain pass in bfloat16."""
+"""What must hold of gradients, for random trees of prompts and responses: (1) packed rows, padded batches, cut logits
+and recomputed layers give that of a plain padded pass of transformers, in float64, for all weights, low-rank additions
+and value heads; (2) in bfloat16, packed rows are as near to it as a plain pass in bfloat16."""
 
 from __future__ import annotations
 

@@ -15,16 +15,17 @@ STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings
 CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.py docs/site_pages)
 
 # Parts that studies import, and benchmarks that have to be told of what.
-NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees
+NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart model test test-all pins lint format docs bench clean
+.PHONY: help install develop quickstart model test test-all test-gpu pins lint format docs bench clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
+	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
 	@echo "bench       the benchmarks that need no arguments, one after another"
 
 # torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
@@ -55,6 +56,11 @@ test: model
 
 test-all: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+
+# On a machine with a CUDA device: the tests that need one, then speed and the share of the peak that is used.
+test-gpu: model
+	$(BIN)/python -m pytest -q -m gpu
+	$(BIN)/python benchmarks/gpu.py
 
 pins: $(DEV)
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/pins/record.py

@@ -177,10 +177,10 @@ class AdaptedLinear(nn.Module):
         if found is None:
             return result  # type: ignore[no-any-return]
         if found.a.weight.dtype == x.dtype:
-            return result + found.b(found.a(x)) * found.scaling  # type: ignore[no-any-return]
+            return result + found.b(found.a(x) * found.scaling)  # type: ignore[no-any-return]
         # Additions keep float32 weights beside a layer in bfloat16, and are computed like the layer.
         a, b = found.a.weight.to(x.dtype), found.b.weight.to(x.dtype)
-        return result + F.linear(F.linear(x, a), b) * found.scaling  # type: ignore[no-any-return]
+        return result + F.linear(F.linear(x, a) * found.scaling, b)  # type: ignore[no-any-return]
 
 
 def adapt(model: nn.Module, places: Mapping[str, Addition | None]) -> None:

@@ -239,12 +239,14 @@ def _packed_attention(
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]) -> Tensor:
     scaling, cap, dropout = options.get("scaling"), options.get("softcap"), options.get("dropout") or 0.0
-    if cap is None:
+    # In bfloat16 on the CPU, the backward pass of torch's kernel takes several times as long as plain products.
+    if cap is None and (query.dtype != torch.bfloat16 or query.device.type != "cpu"):
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, dropout_p=dropout
         )
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    scores = torch.tanh(scores / cap) * cap
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
     if mask is None:
         mask = torch.full(scores.shape[2:], -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
     weights = F.dropout((scores + mask).softmax(-1, dtype=torch.float32).to(query.dtype), dropout)

@@ -12,6 +12,8 @@ from typing import Any
 
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from palaestra.models.products import are_fast, fast_products
+
 
 def enable_recomputation(model: Any) -> bool:
     """Prepare a model for `recomputing`, by transformers' own means. Returns False, if its class cannot do it."""
@@ -49,14 +51,15 @@ def _layers(model: Any) -> list[GradientCheckpointingLayer]:
 def _same_context() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Contexts of the first pass and of the second one, which has the adapter and the packed row of the first."""
     values = [(var, value) for var, value in contextvars.copy_context().items() if var.name.startswith("palaestra_")]
-    return nullcontext(), _with(values)
+    return nullcontext(), _with(values, fast=are_fast())
 
 
 @contextmanager
-def _with(values: list[tuple[contextvars.ContextVar[Any], Any]]) -> Iterator[None]:
+def _with(values: list[tuple[contextvars.ContextVar[Any], Any]], *, fast: bool) -> Iterator[None]:
     tokens = [(var, var.set(value)) for var, value in values]
     try:
-        yield
+        with fast_products(fast):
+            yield
     finally:
         for var, token in reversed(tokens):
             var.reset(token)

@@ -7,6 +7,7 @@ backpropagate, equally often.
 
 from __future__ import annotations
 
+import copy
 import functools
 import warnings
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,25 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     names = {name for model in models for name in model._no_split_modules or ()}
     return (part for part in module.modules() if type(part).__name__ in names)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module with its own weights. That of a sharded one, which torch cannot copy, has the same slices; it
+    shares all else with the module and serves optimizers, which read names, kinds and weights."""
+    if not any(is_spread(p) for p in module.parameters()):
+        return copy.deepcopy(module)
+    weights = {id(p): nn.Parameter(p.detach().clone(), p.requires_grad) for p in module.parameters()}
+    return _like(module, weights)
+
+
+def _like(module: nn.Module, weights: Mapping[int, nn.Parameter]) -> nn.Module:
+    kinds = type(module).__mro__
+    kind = kinds[2] if isinstance(module, FSDPModule) else kinds[0]  # torch puts two classes before the module's own
+    made: nn.Module = object.__new__(kind)
+    made.__dict__.update(module.__dict__)
+    made._parameters = {name: None if p is None else weights[id(p)] for name, p in module._parameters.items()}
+    made._modules = {name: None if part is None else _like(part, weights) for name, part in module._modules.items()}
+    return made
 
 
 def is_spread(tensor: Tensor) -> bool:

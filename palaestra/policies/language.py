@@ -20,10 +20,12 @@ from palaestra.chat.render import end_ids
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
+from palaestra.models.attention import take_kernel
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
 from palaestra.models.pretrained import located
+from palaestra.models.products import is_large
 from palaestra.models.recompute import enable_recomputation
 from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
@@ -32,8 +34,6 @@ from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language_trainer import CHUNK_LOGITS, VALUE_HEAD, LanguageModule, save_language
 from palaestra.registry import PositiveInt, register
-
-PACKED_FROM = 10_000_000  # parameters; smaller models spend more time on calls than they save
 
 
 @register(
@@ -70,6 +70,7 @@ class LanguagePolicy(Adaptable):
         packing: bool | None = None,
         lora: LoraSettings | None = None,
         recompute: bool = False,
+        attention: str | None = None,
     ) -> None:
         """
         Args:
@@ -93,8 +94,11 @@ class LanguagePolicy(Adaptable):
                 high. Checkpoints then hold the additions alone.
             recompute: compute the layers again in the backward pass. True: much less memory in the update, a third more
                 time.
+            attention: the kernel of attention in the update, by its name in transformers: `sdpa`, `eager`, or one whose
+                package is installed, such as `flash_attention_2`, which needs a GPU and `dtype: bfloat16`. Only with
+                `sdpa` samples are packed. None: `sdpa`, or `eager` for models that have no other.
 
-        Raises: RecipeError, if `packing` or `recompute` is true and the architecture does not allow it.
+        Raises: RecipeError, if the architecture does not allow `packing`, `recompute` or this `attention`.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
@@ -116,6 +120,8 @@ class LanguagePolicy(Adaptable):
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
         causal.to(setup.device)
+        if attention is not None:
+            take_kernel(causal, attention, where=f"policies.{name}.policy.language.attention")
         _prepare(name, causal, packing=packing, recompute=recompute)
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
@@ -208,8 +214,7 @@ class LanguagePolicy(Adaptable):
 
 def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -> None:
     """Let a model read packed rows and compute its layers again. Raises: RecipeError, if it cannot."""
-    large = sum(p.numel() for p in causal.parameters()) >= PACKED_FROM
-    enabled = packing is not False and (bool(packing) or large) and enable(causal)
+    enabled = packing is not False and (bool(packing) or is_large(causal)) and enable(causal)
     if packing and not enabled:
         raise RecipeError(
             where=f"policies.{name}.policy.language.packing",

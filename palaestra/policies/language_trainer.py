@@ -21,6 +21,7 @@ from palaestra.models.attention import reading
 from palaestra.models.devices import device_of, dtype_of
 from palaestra.models.own_head import base_of, is_plain, own_logits
 from palaestra.models.packing import cost_of_token, is_enabled, read_packed
+from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
@@ -55,7 +56,7 @@ class LanguageModule(nn.Module):
         super().__init__()
         self.name, self.model, self.value = name, model, value
         self.token_outputs, self.critic_gradient = dict(token_outputs), critic_gradient
-        self._plain = is_plain(model)
+        self._plain, self._large = is_plain(model), is_large(model)
 
     def forward(
         self, batch: LanguageInputs, outputs: Collection[str], adapter: AdapterModule | None = None
@@ -66,7 +67,7 @@ class LanguageModule(nn.Module):
             adapter: the low-rank additions and the value head to use; None: those of the base.
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
-        with reading(batch.lengths), adding(additions), recomputing(self.model):
+        with fast_products(self._large), reading(batch.lengths), adding(additions), recomputing(self.model):
             if batch.row is None:
                 hidden = base_of(self.model)(input_ids=batch.ids, use_cache=False).last_hidden_state
             else:
@@ -101,7 +102,7 @@ class LanguageModule(nn.Module):
     def _of_chunk(
         self, hidden: Tensor, targets: Tensor, temperature: float, wanted: Sequence[str], additions: Additions | None
     ) -> dict[str, Tensor]:
-        with adding(additions):
+        with fast_products(self._large), adding(additions):
             logits = self._logits(hidden).float()
         if temperature not in (0.0, 1.0):  # dividing by 1 would cost a tenth of the time of a step
             logits = logits / temperature

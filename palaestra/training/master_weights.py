@@ -6,7 +6,6 @@ themselves.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import nn
 from palaestra.data.protocols import Optimizer
 from palaestra.errors import CheckpointError
 from palaestra.models.precision import is_low
-from palaestra.models.sharding import spread_like
+from palaestra.models.sharding import copied, spread_like
 
 
 class MasterWeights(Optimizer):
@@ -28,7 +27,7 @@ class MasterWeights(Optimizer):
     """
 
     def __init__(self, module: nn.Module, make: Callable[[nn.Module], Any]) -> None:
-        masters = copy.deepcopy(module)
+        masters = copied(module)
         for parameter in masters.parameters():
             parameter.data = parameter.data.float() if is_low(parameter) else parameter.data
             parameter.grad = None

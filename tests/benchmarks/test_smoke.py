@@ -266,7 +266,29 @@ def test_1_update_speed(smoke: Folder) -> None:
     module = smoke.module("update_speed", RESULT=smoke.out / "update_speed.json")
     smoke.run(module, "--model", str(smoke.out / "model"), "--groups", "1", "--rounds", "1", "--threads", "1")
     rows = smoke.read("update_speed.json")["rows"]
-    assert len(rows) == 6 and all(row["seconds"] > 0 for row in rows)
+    assert len(rows) == 8 and all(row["seconds"] > 0 for row in rows)
+
+
+def test_1_gpu(smoke: Folder, smollm2: str) -> None:
+    smoke.run(smoke.module("gpu"), f"--device cpu --small --out {smoke.out / 'out.json'}")
+    found = smoke.read("out.json")
+    assert [row["way"] for row in found["rows"]] == [
+        *("engine", "generate"),
+        *("plain loop", "padded", "packed"),
+        "palaestra train",
+    ]
+    assert all(0 < row["mfu"] < 1 for row in found["rows"][:-1])
+    assert found["rows"][-1]["seconds_per_iteration"] > 0
+
+
+def test_1_logit_memory(smoke: Folder) -> None:
+    out = str(smoke.out / "out.json")
+    small = "--tokens 1024 --naive-tokens 128 256 --vocabulary 40000 --chunk 2000000"
+    smoke.run(smoke.module("logit_memory"), small, f"--out {out}")
+    small_size = smoke.read("out.json")
+    assert small_size["naive_expected"] > 2 * 4 * 1024 * 40_000  # logits and log-probabilities at least
+    for found in (small_size, json.loads((FOLDER / "results" / "logit_memory.json").read_text())):
+        assert 0 < found["share"] < 0.25
 
 
 CHAT = (

@@ -34,6 +34,7 @@ from tests.training.devices import log, newest, played
 
 ROOT = Path(__file__).resolve().parents[2]
 TWENTY = ("training.iterations=10", "training.epochs=2", "training.minibatches=1")
+ADDITIONS = ("policies.main.policy.language.lora={rank: 4}", "policies.main.policy.language.packing=true")
 WHOLE_GROUPS = ("loss=gspo", "advantage=grpo", "regularizers=[]", "training.token_budget=40")
 
 
@@ -114,13 +115,14 @@ def test_1_two_ranks_are_one(tmp_path: Path) -> None:
     [
         ("language", ()),
         ("language", WHOLE_GROUPS),
+        ("language", ADDITIONS),
         ("adapters", ()),
         ("mlp", ("rollout.runner=episodes",)),
         ("gru", ("rollout.runner=episodes",)),
         ("preferred", ("rollout.runner=episodes", "training.token_budget=16")),
         ("archer", ("rollout.runner=episodes",)),
     ],
-    ids=["language", "two passes", "adapters", "critic", "critic with memory", "groups", "own critic"],
+    ids=["language", "two passes", "additions", "adapters", "critic", "critic with memory", "groups", "own critic"],
 )
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_1_over_twenty_updates(name: str, options: tuple[str, ...], dtype: str, tmp_path: Path) -> None:
@@ -217,17 +219,29 @@ SPREAD = ("training.shard=true", "training.agent_gradients=false")
     [
         ("language", ()),
         ("language", WHOLE_GROUPS),
+        ("language", ADDITIONS),
         ("adapters", ()),
         ("language", ("engine.remote.start=true",)),
         ("language", ("optimizer.muon.lr=0.01",)),
         ("mlp", ("rollout.runner=episodes",)),
     ],
-    ids=["language", "two passes", "adapters", "remote engine", "muon", "no language model"],
+    ids=["language", "two passes", "additions", "adapters", "remote engine", "muon", "no language model"],
 )
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_9_spread_weights_are_the_same(name: str, options: tuple[str, ...], dtype: str, tmp_path: Path) -> None:
     given = (*options, *TWENTY, *SPREAD, f"dtype={dtype}")
     assert_alike(name, given, tmp_path, weights=dtype == "float64")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ADDITIONS], ids=["whole", "additions"])
+def test_9_spread_in_bfloat16(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Master weights are spread too, and weights that are rounded are rounded alike."""
+    given = (*options, *SPREAD, "dtype=bfloat16", "training.iterations=2")
+    one, two = played("language", tmp_path / "one", *given), play_by_two("language", tmp_path / "two", *given)
+    assert largest_difference(one, two) < 2e-2  # some weights are rounded to the next number
+    for mine, theirs in zip(log(one), log(two), strict=True):
+        assert theirs["policy/loss"] == pytest.approx(mine["policy/loss"], rel=1e-2, abs=1e-3)
 
 
 @pytest.mark.slow

@@ -1,0 +1,96 @@
+"""What must hold of fast products: (1) results and first and second derivatives are those of `linear`, for every shape,
+with biases and transposed weights; (2) other types are left to torch, and so is everything outside the block; (3) a
+policy of a large model uses them in every pass: forward, backward, recomputed layers, and chunks of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from palaestra.models import products
+from palaestra.models.products import _Product, are_fast, fast_products
+from palaestra.policies import language_trainer
+from tests.policies.test_packed_batches import samples
+from tests.policies.test_recompute import policy
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this build of torch has no oneDNN"
+)
+
+
+@pytest.fixture(autouse=True)
+def any_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """oneDNN works on every processor; it is only faster on some."""
+    monkeypatch.setattr(products, "usable", lambda: True)
+    yield
+    assert not are_fast()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of the weights of all fast products."""
+    found: list[tuple[int, ...]] = []
+    plain = _Product.forward
+
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        found.append(tuple(w.shape))
+        return plain(ctx, x, w)
+
+    monkeypatch.setattr(_Product, "forward", staticmethod(forward))
+    return found
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5), (5,), (0, 5)], ids=str)
+def test_1_numbers(shape: tuple[int, ...], bias: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=draw).requires_grad_()
+    w = torch.randn(5, 4, generator=draw).t().requires_grad_()
+    given = (x, w, torch.randn(4, generator=draw).requires_grad_()) if bias else (x, w)
+    results = []
+    for fast in (False, True):
+        with fast_products(fast):
+            out = F.linear(*given)
+        first = torch.autograd.grad(out.square().sum(), given, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), given)
+        results.append([out, *first, *second])
+    for plain, quick in zip(*results, strict=True):
+        torch.testing.assert_close(quick, plain, atol=1e-3, rtol=1e-4)
+
+
+def test_2_what_is_left_to_torch(calls: list[tuple[int, ...]]) -> None:
+    x, w = torch.ones(2, 3), torch.ones(4, 3)
+    F.linear(x, w)
+    with fast_products(False):
+        F.linear(x, w)
+    with fast_products():
+        assert are_fast()
+        F.linear(x.double(), w.double())
+        F.linear(x.bfloat16(), w.bfloat16())
+        assert calls == []
+        F.linear(x, w)
+    assert calls == [(4, 3)]
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}], ids=["whole", "lora"])
+def test_3_every_pass(
+    lora: dict[str, Any] | None, calls: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_trainer, "CHUNK_LOGITS", 3000)  # so that logits are cut, and computed again
+    made = policy(recompute=True, packing=False, lora=lora)
+    out = {}
+    for large in (False, True):
+        made.network._large = large
+        made.module.zero_grad()
+        columns = made.forward(samples(None), range(7), ("logprob", "entropy")).columns
+        forward = len(calls)
+        (columns["logprob"].sum() + columns["entropy"].sum()).backward()
+        assert bool(calls) is large
+        out[large] = [columns["logprob"], *(p.grad.clone() for p in made.module.parameters() if p.grad is not None)]
+    assert len(calls) - forward > 2 * forward  # layers and logits again, and one or two products for each of them
+    for plain, quick in zip(out[False], out[True], strict=True):
+        torch.testing.assert_close(quick, plain, atol=1e-4, rtol=1e-4)

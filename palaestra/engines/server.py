@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from palaestra.engines.attention import Batch, Row
+from palaestra.engines.attention import Batch, DecodePlan, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Prompt, chain_of, key_of
 from palaestra.engines.forward import forward_of, shape_of
 from palaestra.engines.sampling import draw, log_distribution, token_temperatures, uniform
@@ -52,6 +52,7 @@ class PolicyServer:
         self.vocabulary: int = model.config.get_text_config().vocab_size
         self.max_sessions = max_sessions
         self._clock = 0
+        self._plan: DecodePlan | None = None
         self._placed: dict[SessionState, None] = {}
         weight = next(model.parameters())
         self._forward = forward_of(model, length=self.length)
@@ -70,6 +71,7 @@ class PolicyServer:
         for session in self._placed:
             session.blocks, session.cached, session.whole = [], 0, 0
         self._placed.clear()
+        self._plan = None
         self.store.clear()
 
     def release(self, session: SessionState) -> None:
@@ -229,7 +231,8 @@ class PolicyServer:
 
     def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answer]:
         rows = [Row(session.blocks, session.cached, session.ids[session.cached :]) for session in sessions]
-        batch = Batch(rows, self.store)
+        batch = Batch(rows, self.store, self._plan)
+        self._plan = batch.plan
         logits = self._forward(batch)
         self.statistics.forward_calls += 1
         self.statistics.padded_tokens += len(batch.ids) - batch.real

@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -129,6 +129,8 @@ class DecodePlan:
         self.plain = self.most == 1 and self.pairs == self.sessions and bool((self._where == session).all())
         self.owner, self.grid = (torch.from_numpy(x).to(store.device) for x in (self._owner, self._grid.ravel()))
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
+        self._space: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
+        self._views: dict[tuple[int, str], list[Tensor]] = {}
 
     def holds(self, blocks: Sequence[Sequence[int]]) -> bool:
         """Whether it is the plan for sessions with these blocks."""
@@ -144,6 +146,23 @@ class DecodePlan:
             found = tuple(torch.from_numpy(x.ravel()).to(self._device) for x in (there, back))
             self._indices[rows] = (found[0], found[1])
         return self._indices[rows]
+
+    def space(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor for results, zero at first and the same at each call: fresh memory takes longer than the numbers."""
+        key = (name, shape, dtype)
+        if key not in self._space:
+            self._space[key] = torch.zeros(shape, dtype=dtype, device=self._device)
+        return self._space[key]
+
+    def matrices(self, layer: int, kind: Literal["keys", "values"]) -> list[Tensor]:
+        """For each of `reads` its blocks in this layer, (blocks · heads, …)."""
+        name = (layer, kind)
+        if name in self._views:
+            return self._views[name]
+        matrices = [_some(getattr(read.arena, kind)[layer], read.which).flatten(0, 1) for read in self.reads]
+        if all(isinstance(read.which, slice) for read in self.reads):
+            self._views[name] = matrices  # views, which see what is written later
+        return matrices
 
     def _read_arena(self, arena: Arena, flat: np.ndarray, order: np.ndarray) -> None:
         """Plan the products over an arena's blocks `flat[order]`, which are sorted."""
@@ -218,7 +237,8 @@ class Batch:
             same = before is not None and before.holds(held)
             self.plan = before if same else DecodePlan(held, store, merge=self._merge)
         by_row = itertools.groupby(pieces[len(decoding) :], key=lambda pair: pair[0])
-        self._long = [[piece for _, piece in group] for _, group in by_row]
+        long = [[piece for _, piece in group] for _, group in by_row]
+        self._long = [(pieces, _cuts(store, pieces[-1].blocks)) for pieces in long]
         self._masks: dict[object, Tensor] = {}
 
     def attend(
@@ -233,24 +253,29 @@ class Batch:
         softcap: float | None = None,
     ) -> Tensor:
         """Store new keys and values (tokens, kv heads, width); attention of `query` (tokens, heads, width)."""
+        padded = self.real < query.shape[0]
         for write in self._writes:
-            mine = (slice(0, self.real) if write.tokens is None else write.tokens,)
-            write.arena.keys[layer].permute(0, 3, 1, 2).index_put_((write.blocks, write.offsets), key[mine])
-            write.arena.values[layer].transpose(1, 2).index_put_((write.blocks, write.offsets), value[mine])
+            new_key, new_value = key, value
+            if write.tokens is not None:
+                new_key, new_value = key.index_select(0, write.tokens), value.index_select(0, write.tokens)
+            elif padded:
+                new_key, new_value = key[: self.real], value[: self.real]
+            write.arena.key_rows[layer].index_put_((write.blocks, write.offsets), new_key)
+            write.arena.value_rows[layer].index_put_((write.blocks, write.offsets), new_value)
         begin = self._decoding
         parts = []
         if self.plan is not None:
             parts.append(self._attend_decoding(self.plan, layer, query[:begin] * scaling, window, softcap))
-        for pieces in self._long:
-            keys, values = _gathered(self.store, layer, pieces[-1].blocks)
+        for pieces, cuts in self._long:
+            keys, values = _gathered(cuts, layer)
             for piece in pieces:
                 stop = begin + len(piece.ids)
                 cached = keys[:, : piece.end], values[:, : piece.end]
                 bias = self._bias(piece, window, query.dtype)
                 parts.append(_append(query[begin:stop], *cached, bias, scaling, softcap))
                 begin = stop
-        if self.real < len(query):
-            parts.append(query.new_zeros(len(query) - self.real, *query.shape[1:]))
+        if padded:
+            parts.append(query.new_zeros(query.shape[0] - self.real, *query.shape[1:]))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend_decoding(
@@ -266,32 +291,40 @@ class Batch:
             queries = F.pad(queries, (0, 0, 0, rows - share))
         if not plan.plain:
             queries = queries.index_select(0, plan.owner)
-        # One more pair, for sessions with fewer blocks than others: it has no weight and adds nothing.
-        scores = query.new_empty(count + 1, groups, rows, BLOCK)
-        for read in plan.reads:
-            _multiply(queries, _some(read.arena.keys[layer], read.which), scores, read)
+        # One more pair, for sessions with fewer blocks than others: it stays zero, so it adds nothing.
+        scores = plan.space("scores", (count + 1, groups, rows, BLOCK), query.dtype)
+        parts = plan.space("parts", (count + 1, groups, rows, width), query.dtype)
+        for read, matrices in zip(plan.reads, plan.matrices(layer, "keys"), strict=True):
+            _multiply(queries, matrices, scores, read)
         if softcap is not None:
             scores.div_(softcap).tanh_().mul_(softcap)
-        mask = self._decode_mask(plan, window, query.dtype)
-        if plan.plain:
-            weights = scores[:count].view(sessions, -1, BLOCK).add_(mask).softmax(-1).view(count, groups, rows, BLOCK)
-        else:
-            scores[count] = 0
-            there, back = plan.indices(groups * rows)
-            by_session = scores.view(-1, BLOCK).index_select(0, there).view(sessions, -1, most * BLOCK)
-            weights = by_session.add_(mask).softmax(-1).view(-1, BLOCK).index_select(0, back)
-            weights = weights.view(count, groups, rows, BLOCK)
-        parts = query.new_empty(count + 1, groups, rows, width)
-        for read in plan.reads:
-            _multiply(weights, _some(read.arena.values[layer], read.which), parts, read)
+        weights = self._weights(plan, scores, self._decode_mask(plan, window, query.dtype))
+        for read, matrices in zip(plan.reads, plan.matrices(layer, "values"), strict=True):
+            _multiply(weights, matrices, parts, read)
         if plan.plain:
             out = parts[:count]
         else:
-            parts[count] = 0
             out = parts.index_select(0, plan.grid)
             if most > 1:
                 out = out.view(sessions, most, groups, rows, width).sum(1)
         return out[:, :, :share].reshape(sessions, heads, width)
+
+    def _weights(self, plan: DecodePlan, scores: Tensor, mask: Tensor) -> Tensor:
+        """Softmax of scores (pairs + 1, heads, rows, 64) over the blocks of each session."""
+        _, groups, rows, _ = scores.shape
+        if plan.plain:
+            by_session = scores[:-1].view(plan.sessions, -1, BLOCK)
+        else:
+            there, back = plan.indices(groups * rows)
+            shape = (plan.sessions, groups * rows, plan.most * BLOCK)
+            by_session = plan.space("by session", shape, scores.dtype)
+            torch.index_select(scores.view(-1, BLOCK), 0, there, out=by_session.view(-1, BLOCK))
+        weights = plan.space("weights", tuple(by_session.shape), scores.dtype)
+        torch.softmax(by_session.add_(mask), -1, out=weights)
+        if plan.plain:
+            return weights.view(-1, groups, rows, BLOCK)
+        torch.index_select(weights.view(-1, BLOCK), 0, back, out=scores[:-1].view(-1, BLOCK))
+        return scores[:-1]
 
     def _decode_mask(self, plan: DecodePlan, window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive mask (sessions, 1, 64 · most blocks)."""
@@ -335,11 +368,10 @@ def _some(cache: Tensor, which: slice | Tensor) -> Tensor:
     return cache[which] if isinstance(which, slice) else cache.index_select(0, which)
 
 
-def _multiply(left: Tensor, blocks: Tensor, out: Tensor, read: _Read) -> None:
+def _multiply(left: Tensor, matrices: Tensor, out: Tensor, read: _Read) -> None:
     """out[pair] = left[pair] @ block of the pair, for the pairs of one read: (…, rows, a) @ (…, a, b)."""
     mine = left[read.begin : read.stop]
     count, groups, rows, inner = mine.shape
-    matrices = blocks.reshape(-1, inner, blocks.shape[-1])
     if read.owners == 1:
         result = out[read.begin : read.stop].view(count * groups, rows, -1)
         torch.bmm(mine.reshape(count * groups, rows, inner), matrices, out=result)
@@ -351,25 +383,29 @@ def _multiply(left: Tensor, blocks: Tensor, out: Tensor, read: _Read) -> None:
     out[read.begin : read.stop].view(distinct, read.owners, groups, rows, -1).copy_(apart)
 
 
-def _gathered(store: BlockStore, layer: int, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Keys and values (kv heads, 64 · blocks, width) of one session."""
-    keys, values = [], []
+def _cuts(store: BlockStore, blocks: Sequence[int]) -> list[tuple[Arena, slice | Tensor]]:
+    """The blocks of one session, in order: those of an arena that follow each other are one slice or one tensor."""
+    cuts: list[tuple[Arena, slice | Tensor]] = []
     begin = 0
     while begin < len(blocks):
         arena = store.arena(blocks[begin])
         end = begin
         while end < len(blocks) and arena.first <= blocks[end] < arena.stop:
             end += 1
-        low, count = blocks[begin] - arena.first, end - begin
-        which: slice | Tensor = slice(low, low + count)
-        if list(blocks[begin:end]) != list(range(blocks[begin], blocks[begin] + count)):
-            which = torch.tensor([block - arena.first for block in blocks[begin:end]], device=store.device)
-        keys.append(_some(arena.keys[layer], which))
-        values.append(_some(arena.values[layer], which))
+        mine = [block - arena.first for block in blocks[begin:end]]
+        near = mine == list(range(mine[0], mine[0] + len(mine)))
+        cuts.append((arena, slice(mine[0], mine[0] + len(mine)) if near else torch.tensor(mine, device=store.device)))
         begin = end
+    return cuts
+
+
+def _gathered(cuts: Sequence[tuple[Arena, slice | Tensor]], layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values (kv heads, 64 · blocks, width) of one session."""
+    keys = [_some(arena.keys[layer], which) for arena, which in cuts]
+    values = [_some(arena.values[layer], which) for arena, which in cuts]
     # Contiguous, also if it is one block: kernels give other bits for other strides.
-    key = torch.cat(keys).permute(1, 0, 3, 2).flatten(1, 2)
-    value = torch.cat(values).transpose(0, 1).flatten(1, 2)
+    key = (keys[0] if len(keys) == 1 else torch.cat(keys)).permute(1, 0, 3, 2).flatten(1, 2)
+    value = (values[0] if len(values) == 1 else torch.cat(values)).transpose(0, 1).flatten(1, 2)
     return key.contiguous(), value.contiguous()
 
 

@@ -30,8 +30,9 @@ Attend = Callable[..., Tensor]
 ROW_MULTIPLE = 16
 # A block without work costs as much as one with work; a further kernel call costs about as much as four blocks.
 LARGEST_GAP = 3
-# Smaller blocks (bytes of one layer's keys) are copied for each session that shares them. Larger ones are read once for
-# all their sessions. Their queries are padded to a multiple of 4 rows: then a row's bits do not depend on the others.
+# Blocks up to this size (bytes of one layer's keys) are copied for each session that shares them. Larger ones are read
+# once for all their sessions. Their queries are padded to a multiple of 4 rows: then a row's bits do not depend on the
+# others, but small models would work longer on padding than on keys.
 SMALL_BLOCK = 16 * 1024
 SHARED_ROWS = 4
 # Up to this context one causal mask is kept and sliced.
@@ -229,7 +230,7 @@ class Batch:
         self._writes = list(_writes(blocks, positions, store))
         decoding = [piece for piece in packed if len(piece.ids) == 1]
         shape = store.shape
-        self._merge = shape.heads * shape.width * BLOCK * store.dtype.itemsize >= SMALL_BLOCK
+        self._merge = shape.heads * shape.width * BLOCK * store.dtype.itemsize > SMALL_BLOCK
         self._decoding = len(decoding)
         self.plan = None
         if decoding:

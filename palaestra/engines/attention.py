@@ -35,6 +35,8 @@ LARGEST_GAP = 3
 # others, but small models would work longer on padding than on keys.
 SMALL_BLOCK = 16 * 1024
 SHARED_ROWS = 4
+# Blocks of sessions with several new tokens are copied in groups of this size (bytes of one layer's keys).
+COPIED_BYTES = 2**20
 # Up to this context one causal mask is kept and sliced.
 LARGEST_TABLE = 2048
 
@@ -238,8 +240,9 @@ class Batch:
             same = before is not None and before.holds(held)
             self.plan = before if same else DecodePlan(held, store, merge=self._merge)
         by_row = itertools.groupby(pieces[len(decoding) :], key=lambda pair: pair[0])
-        long = [[piece for _, piece in group] for _, group in by_row]
-        self._long = [(pieces, _cuts(store, pieces[-1].blocks)) for pieces in long]
+        self._long = list(_longs([[piece for _, piece in group] for _, group in by_row], store))
+        sizes = [len(decoding), *[len(piece.ids) for piece in packed[len(decoding) :]], len(padding)]
+        self._sizes = sizes if decoding else sizes[1:]
         self._masks: dict[object, Tensor] = {}
 
     def attend(
@@ -263,18 +266,18 @@ class Batch:
                 new_key, new_value = key[: self.real], value[: self.real]
             write.arena.key_rows[layer].index_put_((write.blocks, write.offsets), new_key)
             write.arena.value_rows[layer].index_put_((write.blocks, write.offsets), new_value)
-        begin = self._decoding
+        new = query.split(self._sizes)
         parts = []
         if self.plan is not None:
-            parts.append(self._attend_decoding(self.plan, layer, query[:begin] * scaling, window, softcap))
-        for pieces, cuts in self._long:
-            keys, values = _gathered(cuts, layer)
-            for piece in pieces:
-                stop = begin + len(piece.ids)
-                cached = keys[:, : piece.end], values[:, : piece.end]
+            parts.append(self._attend_decoding(self.plan, layer, new[0] * scaling, window, softcap))
+        number = len(parts)
+        for long in self._long:
+            keys, values = long.gathered(layer)
+            for piece, begin in long.pieces:
+                cached = keys.narrow(1, begin, piece.end), values.narrow(1, begin, piece.end)
                 bias = self._bias(piece, window, query.dtype)
-                parts.append(_append(query[begin:stop], *cached, bias, scaling, softcap))
-                begin = stop
+                parts.append(_append(new[number], *cached, bias, scaling, softcap))
+                number += 1
         if padded:
             parts.append(query.new_zeros(query.shape[0] - self.real, *query.shape[1:]))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -341,11 +344,12 @@ class Batch:
 
     def _bias(self, piece: Row, window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive mask (new tokens, cached tokens) of one piece."""
-        if piece.end <= LARGEST_TABLE and window is None:
-            return _table(self.store.device, dtype)[piece.start : piece.end, : piece.end]
         name = (piece.start, piece.end, window)
         if name not in self._masks:
             device = self.store.device
+            if piece.end <= LARGEST_TABLE and window is None:
+                self._masks[name] = _table(device, dtype)[piece.start : piece.end, : piece.end]
+                return self._masks[name]
             here = torch.arange(piece.start, piece.end, device=device)[:, None]
             there = torch.arange(piece.end, device=device)
             visible = there <= here
@@ -384,30 +388,64 @@ def _multiply(left: Tensor, matrices: Tensor, out: Tensor, read: _Read) -> None:
     out[read.begin : read.stop].view(distinct, read.owners, groups, rows, -1).copy_(apart)
 
 
-def _cuts(store: BlockStore, blocks: Sequence[int]) -> list[tuple[Arena, slice | Tensor]]:
-    """The blocks of one session, in order: those of an arena that follow each other are one slice or one tensor."""
-    cuts: list[tuple[Arena, slice | Tensor]] = []
-    begin = 0
-    while begin < len(blocks):
-        arena = store.arena(blocks[begin])
-        end = begin
-        while end < len(blocks) and arena.first <= blocks[end] < arena.stop:
-            end += 1
-        mine = [block - arena.first for block in blocks[begin:end]]
-        near = mine == list(range(mine[0], mine[0] + len(mine)))
-        cuts.append((arena, slice(mine[0], mine[0] + len(mine)) if near else torch.tensor(mine, device=store.device)))
-        begin = end
-    return cuts
+@dataclass(slots=True)
+class _Long:
+    """Sessions with several new tokens, whose blocks are copied side by side.
+
+    Attributes:
+        pieces: each with the place of its session's first token in the copy.
+        reads: blocks of arenas, in the order of arenas. order: puts them in the order of sessions; None: they are.
+    """
+
+    pieces: list[tuple[Row, int]]
+    reads: list[tuple[Arena, slice | Tensor]]
+    order: Tensor | None
+
+    def gathered(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (kv heads, 64 · blocks, width)."""
+        keys = self._joined([_some(arena.keys[layer], which) for arena, which in self.reads])
+        values = self._joined([_some(arena.values[layer], which) for arena, which in self.reads])
+        # Contiguous, also if it is one block: kernels give other bits for other strides of tokens.
+        return keys.permute(1, 0, 3, 2).flatten(1, 2).contiguous(), values.transpose(0, 1).flatten(1, 2).contiguous()
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return joined if self.order is None else joined.index_select(0, self.order)
 
 
-def _gathered(cuts: Sequence[tuple[Arena, slice | Tensor]], layer: int) -> tuple[Tensor, Tensor]:
-    """Keys and values (kv heads, 64 · blocks, width) of one session."""
-    keys = [_some(arena.keys[layer], which) for arena, which in cuts]
-    values = [_some(arena.values[layer], which) for arena, which in cuts]
-    # Contiguous, also if it is one block: kernels give other bits for other strides.
-    key = (keys[0] if len(keys) == 1 else torch.cat(keys)).permute(1, 0, 3, 2).flatten(1, 2)
-    value = (values[0] if len(values) == 1 else torch.cat(values)).transpose(0, 1).flatten(1, 2)
-    return key.contiguous(), value.contiguous()
+def _longs(sessions: Sequence[Sequence[Row]], store: BlockStore) -> Iterator[_Long]:
+    """Put sessions, each with its pieces, into groups whose copies are not large."""
+    most = COPIED_BYTES * store.shape.layers * 2 // store.block_bytes
+    group: list[Sequence[Row]] = []
+    count = 0
+    for pieces in sessions:
+        blocks = len(pieces[-1].blocks)
+        if group and count + blocks > most:
+            yield _long(group, store)
+            group, count = [], 0
+        group.append(pieces)
+        count += blocks
+    if group:
+        yield _long(group, store)
+
+
+def _long(sessions: Sequence[Sequence[Row]], store: BlockStore) -> _Long:
+    blocks: list[int] = []
+    pieces: list[tuple[Row, int]] = []
+    for mine in sessions:
+        pieces += [(piece, BLOCK * len(blocks)) for piece in mine]
+        blocks += mine[-1].blocks
+    reads: list[tuple[Arena, slice | Tensor]] = []
+    order: list[int] = []
+    for arena in store.arenas:
+        places = [place for place, block in enumerate(blocks) if arena.first <= block < arena.stop]
+        if places:
+            order += places
+            which = [blocks[place] - arena.first for place in places]
+            near = which == list(range(which[0], which[0] + len(which)))
+            reads.append((arena, slice(which[0], which[-1] + 1) if near else torch.tensor(which, device=store.device)))
+    back = None if len(reads) == 1 else torch.tensor(order, device=store.device).argsort()
+    return _Long(pieces, reads, back)
 
 
 def _append(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scaling: float, softcap: float | None) -> Tensor:

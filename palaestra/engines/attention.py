@@ -36,7 +36,7 @@ LARGEST_GAP = 3
 SMALL_BLOCK = 16 * 1024
 SHARED_ROWS = 4
 # Blocks of sessions with several new tokens are copied in groups of this size (bytes of one layer's keys).
-COPIED_BYTES = 2**20
+COPIED_BYTES = 2**18
 # Up to this context one causal mask is kept and sliced.
 LARGEST_TABLE = 2048
 
@@ -394,7 +394,7 @@ class _Long:
 
     Attributes:
         pieces: each with the place of its session's first token in the copy.
-        reads: blocks of arenas, in the order of arenas. order: puts them in the order of sessions; None: they are.
+        reads: blocks of arenas. order: the place of each of them in the copy; None: they are in order.
     """
 
     pieces: list[tuple[Row, int]]
@@ -409,8 +409,12 @@ class _Long:
         return keys.permute(1, 0, 3, 2).flatten(1, 2).contiguous(), values.transpose(0, 1).flatten(1, 2).contiguous()
 
     def _joined(self, parts: list[Tensor]) -> Tensor:
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return joined if self.order is None else joined.index_select(0, self.order)
+        if self.order is None:
+            return parts[0]
+        joined = parts[0].new_empty(len(self.order), *parts[0].shape[1:])
+        for part, places in zip(parts, self.order.split([len(part) for part in parts]), strict=True):
+            joined.index_copy_(0, places, part)
+        return joined
 
 
 def _longs(sessions: Sequence[Sequence[Row]], store: BlockStore) -> Iterator[_Long]:
@@ -444,8 +448,7 @@ def _long(sessions: Sequence[Sequence[Row]], store: BlockStore) -> _Long:
             which = [blocks[place] - arena.first for place in places]
             near = which == list(range(which[0], which[0] + len(which)))
             reads.append((arena, slice(which[0], which[-1] + 1) if near else torch.tensor(which, device=store.device)))
-    back = None if len(reads) == 1 else torch.tensor(order, device=store.device).argsort()
-    return _Long(pieces, reads, back)
+    return _Long(pieces, reads, None if len(reads) == 1 else torch.tensor(order, device=store.device))
 
 
 def _append(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scaling: float, softcap: float | None) -> Tensor:

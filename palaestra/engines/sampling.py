@@ -142,14 +142,18 @@ def sample(
         drawn.append(draw(logprobs, uniforms[mine], entropy=entropy))
     if len(drawn) == 1:
         return drawn[0]
-    tokens, logprobs, entropies = zip(*drawn, strict=True)
-    return Draw(torch.cat(tokens), torch.cat(logprobs), torch.cat(entropies) if entropy else None)
+    entropies = [one.entropy for one in drawn if one.entropy is not None]
+    return Draw(
+        torch.cat([one.tokens for one in drawn]),
+        torch.cat([one.logprobs for one in drawn]),
+        torch.cat(entropies) if entropies else None,
+    )
 
 
 def draw(logprobs: Tensor, uniforms: np.ndarray, *, entropy: bool = False) -> Draw:
     """The token at which the cumulative distribution passes the uniform number (inverse transform).
 
-    Sums of spans of the vocabulary say in which span the token is. Only that span is added up token by token.
+    In a large vocabulary, sums of spans say in which span the token is. Only that span is added up token by token.
 
     Args:
         logprobs: float32 (rows, vocabulary), of `log_distribution`.
@@ -157,21 +161,32 @@ def draw(logprobs: Tensor, uniforms: np.ndarray, *, entropy: bool = False) -> Dr
         entropy: also return −Σ p log p of each row.
     """
     probabilities = logprobs.exp()
-    rows, size = probabilities.shape
+    numbers = torch.from_numpy(uniforms).to(logprobs.device)[:, None]
+    tokens = (
+        _one_level(probabilities, numbers) if logprobs.shape[1] <= 4 * SPAN else _two_levels(probabilities, numbers)
+    )
+    chosen = logprobs.gather(1, tokens)[:, 0]
+    return Draw(tokens[:, 0], chosen, torch.special.entr(probabilities).sum(-1) if entropy else None)
+
+
+def _one_level(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    parts = probabilities.double()
+    return _passed(parts, numbers * parts.sum(-1, keepdim=True))[0]
+
+
+def _two_levels(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    size = probabilities.shape[1]
     whole = size // SPAN * SPAN
     spans = probabilities[:, :whole].unflatten(1, (-1, SPAN)).double().sum(-1)
     if whole < size:
         spans = torch.cat((spans, probabilities[:, whole:].double().sum(-1, keepdim=True)), 1)
-    numbers = torch.from_numpy(uniforms).to(logprobs.device)[:, None]
     span, before, target = _passed(spans, numbers * spans.sum(-1, keepdim=True))
-    places = span * SPAN + torch.arange(SPAN, device=logprobs.device)
+    places = span * SPAN + torch.arange(SPAN, device=probabilities.device)
     inside = probabilities.gather(1, places.clamp(max=size - 1)).double()
     if whole < size:
         inside = inside.masked_fill_(places >= size, 0.0)
-    token = _passed(inside, target - before)[0]
-    tokens = (span * SPAN + token).clamp_(max=size - 1)
-    chosen = logprobs.gather(1, tokens)[:, 0]
-    return Draw(tokens[:, 0], chosen, torch.special.entr(probabilities).sum(-1) if entropy else None)
+    place = _passed(inside, target - before)[0]
+    return (span * SPAN + place).clamp_(max=size - 1)
 
 
 def _passed(parts: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -30,7 +30,7 @@ class PolicyServer:
         memory: the most bytes of keys and values.
         max_sessions: most sessions whose keys and values are kept; None: any number.
         max_length: most ids of a session; None: the context length of the model.
-        chunk_tokens: most new ids in one forward pass, unless one session has more.
+        chunk_tokens: most new ids in one forward pass, at least 64. A longer prompt is read in several passes.
         share: take keys and values of equal ids from other sessions, instead of computing them.
     """
 
@@ -227,6 +227,8 @@ class PolicyServer:
 
     def _compute(self, sessions: Sequence[SessionState]) -> list[Answers]:
         try:
+            if len(sessions) == 1:
+                self._read_ahead(sessions[0])
             return self._forward_batch(sessions)
         except Exception as error:
             if len(sessions) == 1:
@@ -235,16 +237,42 @@ class PolicyServer:
         # Compute the sessions one by one, so that only the faulty one fails.
         return [answer for session in sessions for answer in self._compute([session])]
 
+    def _read_ahead(self, session: SessionState) -> None:
+        """Compute a long prompt in several passes, until at most `chunk_tokens` ids are left. Passes end with a block,
+        so the numbers are those of one pass."""
+        while len(session.ids) - session.cached > self.chunk_tokens:
+            end = (session.cached // BLOCK + max(1, self.chunk_tokens // BLOCK)) * BLOCK
+            if end >= len(session.ids):
+                return
+            self._forward_rows([Row(session.blocks[: end // BLOCK], session.cached, session.ids[session.cached : end])])
+            self.statistics.prefill_tokens += end - session.cached
+            self.statistics.recomputed_tokens += max(0, min(session.seen, end) - session.cached)
+            if self.share and session.cached == BLOCK * session.whole:
+                session.whole = self._note_blocks(session, end // BLOCK)
+            session.cached, session.seen = end, max(session.seen, end)
+
+    def _note_blocks(self, session: SessionState, stop: int) -> int:
+        """Let others share the blocks up to `stop`, which were computed in whole pieces. Returns `stop`."""
+        chain = chain_of(session.ids[: stop * BLOCK])
+        for place in range(session.whole, stop):
+            self.store.note(session.blocks[place], chain[place])
+        return stop
+
     def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answers]:
         rows = [Row(session.blocks, session.cached, session.ids[session.cached :]) for session in sessions]
+        logits = self._forward_rows(rows)
+        for session, row in zip(sessions, logits, strict=True):
+            self._note(session, row)
+        return [(sessions, logits)]
+
+    def _forward_rows(self, rows: Sequence[Row]) -> Tensor:
+        """Logits (rows, vocabulary) after the last id of each row."""
         batch = Batch(rows, self.store, self._plan)
         self._plan = batch.plan
         logits = self._forward(batch)
         self.statistics.forward_calls += 1
         self.statistics.padded_tokens += len(batch.ids) - batch.real
-        for session, row in zip(sessions, logits, strict=True):
-            self._note(session, row)
-        return [(sessions, logits)]
+        return logits
 
     def _note(self, session: SessionState, logits: Tensor) -> None:
         statistics = self.statistics
@@ -256,10 +284,7 @@ class PolicyServer:
         statistics.recomputed_tokens += max(0, session.seen - session.cached)
         share, full = self._may_share(session), len(session.ids) // BLOCK
         if self.share and session.cached == BLOCK * session.whole and full > session.whole:
-            chain = chain_of(session.ids)
-            for place in range(session.whole, full):
-                self.store.note(session.blocks[place], chain[place])
-            session.whole = full
+            session.whole = self._note_blocks(session, full)
         if share:
             # A view, instead of a clone, would keep the logits of the whole batch in memory.
             prompt = Prompt(tuple(session.blocks), session.whole, len(session.ids), logits.clone())
@@ -322,7 +347,7 @@ def length_of(model: PreTrainedModel, max_length: int | None) -> int:
 
 
 def _chunks(sessions: Sequence[SessionState], limit: int) -> Iterator[list[SessionState]]:
-    """Put sessions into chunks of at most `limit` new ids. A single session with more is a chunk of its own."""
+    """Put sessions into chunks of at most `limit` new ids. A session with more is a chunk of its own."""
     chunk: list[SessionState] = []
     count = 0
     for session in sessions:

@@ -53,6 +53,18 @@ class Statistics:
             setattr(self, item.name, 0)
         self.held_bytes = self.peak_bytes = held
 
+    def report(self) -> dict[str, float]:
+        """The counters that runs log, before they are set to 0."""
+        counted = {
+            "computed_tokens": self.computed_tokens,
+            "recomputed_tokens": self.recomputed_tokens,
+            "shared_tokens": self.shared_tokens,
+            "evictions": self.evictions,
+            "peak_bytes": self.peak_bytes,
+        }
+        self.reset()
+        return {name: float(value) for name, value in counted.items()}
+
     def hold(self, change: int) -> None:
         """Sessions hold so many bytes more, or less."""
         self.held_bytes += change

@@ -190,9 +190,9 @@ class Engine(Protocol):
         return
 
     def counters(self) -> dict[str, float]:
-        """What the engine has counted since the last call, such as `computed_tokens`. Default: nothing.
+        """Metrics of what the engine did since the last call, such as `engine/computed_tokens`. Default: nothing.
 
-        Runs log them as `engine/<name>`.
+        Names begin with `engine/`. Runs write them to `timings.jsonl`.
         """
         return {}
 

@@ -54,13 +54,13 @@ class Statistics:
         self.held_bytes = self.peak_bytes = held
 
     def report(self) -> dict[str, float]:
-        """The counters that runs log, before they are set to 0."""
+        """The counters as metrics of a run. They are set to 0 afterwards."""
         counted = {
-            "computed_tokens": self.computed_tokens,
-            "recomputed_tokens": self.recomputed_tokens,
-            "shared_tokens": self.shared_tokens,
-            "evictions": self.evictions,
-            "peak_bytes": self.peak_bytes,
+            "engine/computed_tokens": self.computed_tokens,
+            "engine/recomputed_tokens": self.recomputed_tokens,
+            "engine/shared_tokens": self.shared_tokens,
+            "engine/evictions": self.evictions,
+            "engine/peak_bytes": self.peak_bytes,
         }
         self.reset()
         return {name: float(value) for name, value in counted.items()}

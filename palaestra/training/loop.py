@@ -122,7 +122,7 @@ class Trainer:
         metrics = measure(batch, self.setup.policies, self.setup.team, shaped=self.shaped) | batch.metrics
         updated: dict[str, float] = {}
         if self.setup.engine is not None:
-            metrics |= {f"engine/{name}": count for name, count in self.setup.engine.counters().items()}
+            metrics |= self.setup.engine.counters()
             self.setup.engine.sleep()  # what it caches is worth nothing after the update
         for learner in self.learners.values():
             updated |= learner.update(batch, iteration)

@@ -111,6 +111,7 @@ class Engine(Protocol):
 
     A run makes one, `engine(models, device)`, for all policies that generate tokens, and a second one if copies of the
     policies act. Sessions of policies call `generate`, `fork` and `close` from the event loop that plays episodes.
+    The loop calls `sleep` before the updates of an iteration, `wake` after them, and `counters` once per iteration.
     A policy calls `publish` when its weights have changed: after an update, after a warm start, and after a checkpoint
     is read. A pool of opponents calls `serve` and `dismiss`. The code that made the engine calls `shutdown` at the end.
 
@@ -126,6 +127,7 @@ class Engine(Protocol):
     8.  A policy that is not served is refused by name, and so is a prompt that leaves no room for a response.
     9.  The same seed gives the same tokens, whatever else is asked at the same time. Log-probabilities are of the
         distribution that was sampled from, up to rounding. An engine without batch invariance says so.
+    10. After `sleep` and `wake` sessions go on. A request wakes an engine that sleeps.
     """
 
     async def generate(self, request: Request) -> Response:
@@ -178,6 +180,21 @@ class Engine(Protocol):
     def dismiss(self, policy: str) -> None:
         """Stop serving a policy. Default: do nothing."""
         return
+
+    def sleep(self) -> None:
+        """Free memory, such as cached keys and values, since updates begin. Default: do nothing."""
+        return
+
+    def wake(self) -> None:
+        """Get ready for requests, since the updates are over. Default: do nothing."""
+        return
+
+    def counters(self) -> dict[str, float]:
+        """Metrics of what the engine did since the last call, such as `engine/computed_tokens`. Default: nothing.
+
+        Names begin with `engine/`. Runs write them to `timings.jsonl`.
+        """
+        return {}
 
     def shutdown(self) -> None:
         """Free what the engine holds outside this process, at the end of a run. It may be called twice."""

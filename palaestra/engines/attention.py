@@ -13,8 +13,9 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,10 +30,13 @@ Attend = Callable[..., Tensor]
 ROW_MULTIPLE = 16
 # A block without work costs as much as one with work; a further kernel call costs about as much as four blocks.
 LARGEST_GAP = 3
-# Smaller blocks (bytes of one layer's keys) are copied for each session that shares them. Larger ones are read once for
-# all their sessions. Their queries are padded to a multiple of 4 rows: then a row's bits do not depend on the others.
+# Blocks up to this size (bytes of one layer's keys) are copied for each session that shares them. Larger ones are read
+# once for all their sessions. Their queries are padded to a multiple of 4 rows: then a row's bits do not depend on the
+# others, but small models would work longer on padding than on keys.
 SMALL_BLOCK = 16 * 1024
 SHARED_ROWS = 4
+# Blocks of sessions with several new tokens are copied in groups of this size (bytes of one layer's keys).
+COPIED_BYTES = 2**18
 # Up to this context one causal mask is kept and sliced.
 LARGEST_TABLE = 2048
 
@@ -53,13 +57,18 @@ class Row(NamedTuple):
     def end(self) -> int:
         return self.start + len(self.ids)
 
-    def pieces(self) -> Iterator[Row]:
+    def pieces(self) -> list[Row]:
         """The row, cut where blocks end."""
-        start = self.start
-        while start < self.end:
-            end = min((start // BLOCK + 1) * BLOCK, self.end)
-            yield Row(self.blocks[: (end - 1) // BLOCK + 1], start, self.ids[start - self.start : end - self.start])
+        start, stop = self.start, self.end
+        if start // BLOCK == len(self.blocks) - 1:
+            return [self]
+        pieces = []
+        while start < stop:
+            end = min((start // BLOCK + 1) * BLOCK, stop)
+            ids = self.ids[start - self.start : end - self.start]
+            pieces.append(Row(self.blocks[: (end - 1) // BLOCK + 1], start, ids))
             start = end
+        return pieces
 
 
 @dataclass(slots=True)
@@ -88,82 +97,103 @@ class _Read:
     owners: int = 1
 
 
-class _Decode:
-    """The blocks that decoding sessions read.
+class DecodePlan:
+    """Which blocks the decoding sessions read, and in which order. It holds as long as they have the same blocks.
 
     A pair is one block and one session that reads it; `owner` (pairs,) is the session. `grid` (sessions · most blocks)
-    are the pairs of a session in order, `len(owner)` where it has none; `place` (pairs,) is a pair's place in the grid.
+    are the pairs of a session in order, `pairs` where it has none.
+
+    Args:
+        blocks: of each session. merge: read a block that several sessions share once, instead of copying it.
     """
 
-    def __init__(self, rows: Sequence[Row], store: BlockStore, *, merge: bool) -> None:
-        self.sessions, self.most = len(rows), max(len(row.blocks) for row in rows)
-        readers: dict[int, list[tuple[int, int]]] = {}  # block → (session, place among its blocks)
-        for number, row in enumerate(rows):
-            for rank, block in enumerate(row.blocks):
-                readers.setdefault(block, []).append((number, rank))
+    def __init__(self, blocks: Sequence[Sequence[int]], store: BlockStore, *, merge: bool) -> None:
+        self._blocks = [list(held) for held in blocks]
+        self._merge, self._device = merge, store.device
+        counts = np.array([len(held) for held in blocks])
+        self.sessions, self.most = len(counts), int(counts.max())
+        flat = np.fromiter(itertools.chain.from_iterable(blocks), np.int64, int(counts.sum()))
+        session = np.repeat(np.arange(self.sessions), counts)
+        rank = np.arange(len(flat)) - np.repeat(counts.cumsum() - counts, counts)
         self.reads: list[_Read] = []
-        self._pairs: list[tuple[int, int] | None] = []
-        for arena in store.arenas:
-            mine = sorted(block for block in readers if arena.first <= block < arena.stop)
-            self._add(arena, mine, readers, merge=merge, device=store.device)
-        count = len(self._pairs)
-        grid, owner, place = [count] * (self.sessions * self.most), [0] * count, [0] * count
-        start, end = [0] * count, [1] * count
-        for pair, reader in enumerate(self._pairs):
-            if reader is not None:
-                number, rank = reader
-                owner[pair], place[pair] = number, number * self.most + rank
-                grid[place[pair]] = pair
-                start[pair], end[pair] = rank * BLOCK, rows[number].end
+        self.pairs = 0
+        self._where = np.zeros(len(flat), np.int64)  # the pair of each of `flat`
+        order = flat.argsort(kind="stable")
+        arena = np.searchsorted([arena.stop for arena in store.arenas], flat[order], side="right")
+        edges = [0, *(np.flatnonzero(np.diff(arena)) + 1).tolist(), len(flat)]
+        for left, right in itertools.pairwise(edges):
+            self._read_arena(store.arenas[arena[left]], flat, order[left:right])
+        self._owner = np.zeros(self.pairs, np.int64)
+        self._rank = np.zeros(self.pairs, np.int64)
+        self._owner[self._where], self._rank[self._where] = session, rank
+        self._grid = np.full((self.sessions, self.most), self.pairs)
+        self._grid[session, rank] = self._where
         # In the most frequent case sessions have a block each, and their order is that of the blocks.
-        self.plain = self.most == 1 and owner == list(range(self.sessions))
-        table = torch.tensor([owner, place, start, end], device=store.device)
-        self.owner, self.place, self._start, self._end = table.unbind()
-        self.grid = torch.tensor(grid, device=store.device)
+        self.plain = self.most == 1 and self.pairs == self.sessions and bool((self._where == session).all())
+        self.owner, self.grid = (torch.from_numpy(x).to(store.device) for x in (self._owner, self._grid.ravel()))
+        self._indices: dict[int, tuple[Tensor, Tensor]] = {}
+        self._space: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
+        self._views: dict[tuple[int, str], list[Tensor]] = {}
 
-    def _add(
-        self,
-        arena: Arena,
-        blocks: Sequence[int],
-        readers: dict[int, list[tuple[int, int]]],
-        *,
-        merge: bool,
-        device: torch.device,
-    ) -> None:
-        several = [block for block in blocks if len(readers[block]) > 1]
-        single = [block for block in blocks if len(readers[block]) == 1]
-        cuts = [i for i in range(1, len(single)) if single[i] - single[i - 1] > LARGEST_GAP + 1]
-        edges = [0, *cuts, len(single)] if single else []
-        for left, right in zip(edges, edges[1:], strict=False):
-            low, high = single[left], single[right - 1] + 1
-            chosen = set(single[left:right])
-            pairs = [readers[block][0] if block in chosen else None for block in range(low, high)]
-            self._read(arena, pairs, slice(low - arena.first, high - arena.first), 1)
-        if several and merge:
-            # Blocks with about as many sessions are read together, so that few rows are empty.
-            by_size: dict[int, list[int]] = {}
-            for block in several:
-                by_size.setdefault(1 << (len(readers[block]) - 1).bit_length(), []).append(block)
-            for owners, alike in sorted(by_size.items()):
-                pairs = [pair for b in alike for pair in (*readers[b], *[None] * (owners - len(readers[b])))]
-                self._read(arena, pairs, torch.tensor([b - arena.first for b in alike], device=device), owners)
-        elif several:
-            copies = [block - arena.first for block in several for _ in readers[block]]
-            pairs = [pair for block in several for pair in readers[block]]
-            self._read(arena, pairs, torch.tensor(copies, device=device), 1)
+    def holds(self, blocks: Sequence[Sequence[int]]) -> bool:
+        """Whether it is the plan for sessions with these blocks."""
+        return self._blocks == blocks
 
-    def _read(self, arena: Arena, pairs: Sequence[tuple[int, int] | None], which: slice | Tensor, owners: int) -> None:
-        begin = len(self._pairs)
-        self._pairs += pairs
-        self.reads.append(_Read(arena, begin, len(self._pairs), which, owners))
+    def indices(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Indices that turn scores (pairs + 1, `rows`, 64) into (sessions, `rows`, most, 64), and those that turn
+        these back into (pairs, `rows`, 64)."""
+        if rows not in self._indices:
+            number = np.arange(rows)
+            there = self._grid[:, None, :] * rows + number[:, None]
+            back = (self._owner[:, None] * rows + number) * self.most + self._rank[:, None]
+            found = tuple(torch.from_numpy(x.ravel()).to(self._device) for x in (there, back))
+            self._indices[rows] = (found[0], found[1])
+        return self._indices[rows]
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive mask (pairs, 1, 1, 64)."""
-        places = self._start[:, None] + torch.arange(BLOCK, device=self._start.device)
-        visible = places < self._end[:, None]
-        if window is not None:
-            visible &= places >= self._end[:, None] - window
-        return _additive(visible, dtype)[:, None, None]
+    def space(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor for results, zero at first and the same at each call: fresh memory takes longer than the numbers."""
+        key = (name, shape, dtype)
+        if key not in self._space:
+            self._space[key] = torch.zeros(shape, dtype=dtype, device=self._device)
+        return self._space[key]
+
+    def matrices(self, layer: int, kind: Literal["keys", "values"]) -> list[Tensor]:
+        """For each of `reads` its blocks in this layer, (blocks · heads, …)."""
+        name = (layer, kind)
+        if name in self._views:
+            return self._views[name]
+        matrices = [_some(getattr(read.arena, kind)[layer], read.which).flatten(0, 1) for read in self.reads]
+        if all(isinstance(read.which, slice) for read in self.reads):
+            self._views[name] = matrices  # views, which see what is written later
+        return matrices
+
+    def _read_arena(self, arena: Arena, flat: np.ndarray, order: np.ndarray) -> None:
+        """Plan the products over an arena's blocks `flat[order]`, which are sorted."""
+        blocks, begin, readers = np.unique(flat[order], return_index=True, return_counts=True)
+        single = readers == 1
+        alone, mine = blocks[single], order[begin[single]]
+        cuts = np.flatnonzero(np.diff(alone) > LARGEST_GAP + 1) + 1
+        for left, right in itertools.pairwise([0, *cuts.tolist(), len(alone)] if len(alone) else []):
+            low, high = int(alone[left]), int(alone[right - 1]) + 1
+            self._where[mine[left:right]] = self.pairs + alone[left:right] - low
+            self._read(arena, slice(low - arena.first, high - arena.first), high - low, 1)
+        # Blocks with about as many sessions are read together, so that few rows are empty.
+        by_size: dict[int, list[int]] = {}
+        for place in np.flatnonzero(~single).tolist():
+            by_size.setdefault(1 << (int(readers[place]) - 1).bit_length() if self._merge else 1, []).append(place)
+        for owners, alike in sorted(by_size.items()):
+            which, pair = [], self.pairs
+            for place in alike:
+                count = int(readers[place])
+                self._where[order[begin[place] : begin[place] + count]] = np.arange(pair, pair + count)
+                copies = 1 if self._merge else count
+                which += [int(blocks[place]) - arena.first] * copies
+                pair += owners * copies
+            self._read(arena, torch.tensor(which, device=self._device), pair - self.pairs, owners)
+
+    def _read(self, arena: Arena, which: slice | Tensor, pairs: int, owners: int) -> None:
+        self.reads.append(_Read(arena, self.pairs, self.pairs + pairs, which, owners))
+        self.pairs += pairs
 
 
 class Batch:
@@ -172,25 +202,27 @@ class Batch:
     Args:
         rows: one per session.
         store: holds the keys and values of these rows.
+        before: the plan of the previous batch. It is used again if the decoding sessions and their blocks are the same.
 
     Attributes:
         ids, positions: int64 (tokens,), padded to a multiple of 16 with zeros; `real` of them are true tokens.
         last: int64 (rows,), index of each row's last token.
+        plan: of the decoding pieces; None, if there are none.
     """
 
-    def __init__(self, rows: Sequence[Row], store: BlockStore) -> None:
+    def __init__(self, rows: Sequence[Row], store: BlockStore, before: DecodePlan | None = None) -> None:
         device = store.device
         self.store = store
         pieces = [(number, piece) for number, row in enumerate(rows) for piece in row.pieces()]
         # Long pieces follow short ones, so that equal batches are packed equally.
         pieces.sort(key=lambda pair: (len(pair[1].ids) > 1, pair[1].blocks[-1] if len(pair[1].ids) == 1 else 0))
         packed = [piece for _, piece in pieces]
-        self.real = sum(len(row.ids) for row in rows)
         last, end = [0] * len(rows), 0
         for number, piece in pieces:
             end += len(piece.ids)
             if piece.end == rows[number].end:
                 last[number] = end - 1
+        self.real = end
         positions = [p for piece in packed for p in range(piece.start, piece.end)]
         blocks = [piece.blocks[-1] for piece in packed for _ in piece.ids]
         padding = [0] * (round_up(self.real, ROW_MULTIPLE) - self.real)
@@ -200,11 +232,17 @@ class Batch:
         self._writes = list(_writes(blocks, positions, store))
         decoding = [piece for piece in packed if len(piece.ids) == 1]
         shape = store.shape
-        self._merge = shape.heads * shape.width * BLOCK * store.dtype.itemsize >= SMALL_BLOCK
+        self._merge = shape.heads * shape.width * BLOCK * store.dtype.itemsize > SMALL_BLOCK
         self._decoding = len(decoding)
-        self._decode = _Decode(decoding, store, merge=self._merge) if decoding else None
+        self.plan = None
+        if decoding:
+            held = [piece.blocks for piece in decoding]
+            same = before is not None and before.holds(held)
+            self.plan = before if same else DecodePlan(held, store, merge=self._merge)
         by_row = itertools.groupby(pieces[len(decoding) :], key=lambda pair: pair[0])
-        self._long = [[piece for _, piece in group] for _, group in by_row]
+        self._long = list(_longs([[piece for _, piece in group] for _, group in by_row], store))
+        sizes = [len(decoding), *[len(piece.ids) for piece in packed[len(decoding) :]], len(padding)]
+        self._sizes = sizes if decoding else sizes[1:]
         self._masks: dict[object, Tensor] = {}
 
     def attend(
@@ -219,80 +257,99 @@ class Batch:
         softcap: float | None = None,
     ) -> Tensor:
         """Store new keys and values (tokens, kv heads, width); attention of `query` (tokens, heads, width)."""
+        padded = self.real < query.shape[0]
         for write in self._writes:
-            mine = (slice(0, self.real) if write.tokens is None else write.tokens,)
-            write.arena.keys[layer].permute(0, 3, 1, 2).index_put_((write.blocks, write.offsets), key[mine])
-            write.arena.values[layer].transpose(1, 2).index_put_((write.blocks, write.offsets), value[mine])
-        out = torch.zeros_like(query) if self.real < len(query) else torch.empty_like(query)
-        if self._decode is not None:
-            one = query[: self._decoding]
-            out[: self._decoding] = self._attend_decoding(self._decode, layer, one, scaling, window, softcap)
-        begin = self._decoding
-        for pieces in self._long:
-            keys, values = _gathered(self.store, layer, pieces[-1].blocks)
-            for piece in pieces:
-                stop = begin + len(piece.ids)
-                cached = keys[:, : piece.end], values[:, : piece.end]
+            new_key, new_value = key, value
+            if write.tokens is not None:
+                new_key, new_value = key.index_select(0, write.tokens), value.index_select(0, write.tokens)
+            elif padded:
+                new_key, new_value = key[: self.real], value[: self.real]
+            write.arena.key_rows[layer].index_put_((write.blocks, write.offsets), new_key)
+            write.arena.value_rows[layer].index_put_((write.blocks, write.offsets), new_value)
+        new = query.split(self._sizes)
+        parts = []
+        if self.plan is not None:
+            parts.append(self._attend_decoding(self.plan, layer, new[0] * scaling, window, softcap))
+        number = len(parts)
+        for long in self._long:
+            keys, values = long.gathered(layer)
+            for piece, begin in long.pieces:
+                cached = keys.narrow(1, begin, piece.end), values.narrow(1, begin, piece.end)
                 bias = self._bias(piece, window, query.dtype)
-                out[begin:stop] = _append(query[begin:stop], *cached, bias, scaling, softcap)
-                begin = stop
-        return out
+                parts.append(_append(new[number], *cached, bias, scaling, softcap))
+                number += 1
+        if padded:
+            parts.append(query.new_zeros(query.shape[0] - self.real, *query.shape[1:]))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend_decoding(
-        self, plan: _Decode, layer: int, query: Tensor, scaling: float, window: int | None, softcap: float | None
+        self, plan: DecodePlan, layer: int, query: Tensor, window: int | None, softcap: float | None
     ) -> Tensor:
+        """Attention of decoding sessions; `query` is scaled."""
         sessions, heads, width = query.shape
-        groups, most, count = self.store.shape.heads, plan.most, len(plan.owner)
+        groups, most, count = self.store.shape.heads, plan.most, plan.pairs
         share = heads // groups
         rows = round_up(share, SHARED_ROWS) if self._merge else share
-        queries = query.reshape(sessions, groups, share, width)
+        queries = query.view(sessions, groups, share, width)
         if rows > share:
             queries = F.pad(queries, (0, 0, 0, rows - share))
         if not plan.plain:
             queries = queries.index_select(0, plan.owner)
-        # One more pair, for sessions with fewer blocks than others: it has no weight and adds nothing.
-        scores = query.new_empty(count + 1, groups, rows, BLOCK)
-        for read in plan.reads:
-            _multiply(queries, _some(read.arena.keys[layer], read.which), scores, read)
-        scores[:count].mul_(scaling)
+        # One more pair, for sessions with fewer blocks than others: it stays zero, so it adds nothing.
+        scores = plan.space("scores", (count + 1, groups, rows, BLOCK), query.dtype)
+        parts = plan.space("parts", (count + 1, groups, rows, width), query.dtype)
+        for read, matrices in zip(plan.reads, plan.matrices(layer, "keys"), strict=True):
+            _multiply(queries, matrices, scores, read)
         if softcap is not None:
-            scores[:count].div_(softcap).tanh_().mul_(softcap)
-        scores[:count].add_(self._decode_mask(plan, window, query.dtype))
-        scores[count] = -torch.inf
-        if plan.plain:
-            weights = scores[:count].softmax(-1)
-        elif most == 1:
-            weights = scores.index_select(0, plan.grid).softmax(-1).index_select(0, plan.place)
-        else:
-            flat = scores.view(count + 1, groups * rows, BLOCK).index_select(0, plan.grid)
-            flat = flat.view(sessions, most, -1, BLOCK).transpose(1, 2).reshape(sessions, -1, most * BLOCK).softmax(-1)
-            flat = flat.view(sessions, -1, most, BLOCK).transpose(1, 2).reshape(sessions * most, -1, BLOCK)
-            weights = flat.index_select(0, plan.place).view(count, groups, rows, BLOCK)
-        parts = query.new_empty(count + 1, groups, rows, width)
-        for read in plan.reads:
-            _multiply(weights, _some(read.arena.values[layer], read.which), parts, read)
+            scores.div_(softcap).tanh_().mul_(softcap)
+        weights = self._weights(plan, scores, self._decode_mask(plan, window, query.dtype))
+        for read, matrices in zip(plan.reads, plan.matrices(layer, "values"), strict=True):
+            _multiply(weights, matrices, parts, read)
         if plan.plain:
             out = parts[:count]
-        elif most == 1:
-            out = parts.index_select(0, plan.grid)
         else:
-            parts[count] = 0
-            out = parts.index_select(0, plan.grid).view(sessions, most, groups, rows, width).sum(1)
+            out = parts.index_select(0, plan.grid)
+            if most > 1:
+                out = out.view(sessions, most, groups, rows, width).sum(1)
         return out[:, :, :share].reshape(sessions, heads, width)
 
-    def _decode_mask(self, plan: _Decode, window: int | None, dtype: torch.dtype) -> Tensor:
+    def _weights(self, plan: DecodePlan, scores: Tensor, mask: Tensor) -> Tensor:
+        """Softmax of scores (pairs + 1, heads, rows, 64) over the blocks of each session."""
+        _, groups, rows, _ = scores.shape
+        if plan.plain:
+            by_session = scores[:-1].view(plan.sessions, -1, BLOCK)
+        else:
+            there, back = plan.indices(groups * rows)
+            shape = (plan.sessions, groups * rows, plan.most * BLOCK)
+            by_session = plan.space("by session", shape, scores.dtype)
+            torch.index_select(scores.view(-1, BLOCK), 0, there, out=by_session.view(-1, BLOCK))
+        weights = plan.space("weights", tuple(by_session.shape), scores.dtype)
+        torch.softmax(by_session.add_(mask), -1, out=weights)
+        if plan.plain:
+            return weights.view(-1, groups, rows, BLOCK)
+        torch.index_select(weights.view(-1, BLOCK), 0, back, out=scores[:-1].view(-1, BLOCK))
+        return scores[:-1]
+
+    def _decode_mask(self, plan: DecodePlan, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive mask (sessions, 1, 64 · most blocks)."""
         name = ("decoding", window)
         if name not in self._masks:
-            self._masks[name] = plan.mask(window, dtype)
+            ends = self.positions[: self._decoding, None] + 1
+            places = torch.arange(plan.most * BLOCK, device=ends.device)
+            visible = places < ends
+            if window is not None:
+                visible &= places >= ends - window
+            self._masks[name] = _additive(visible, dtype)[:, None]
         return self._masks[name]
 
     def _bias(self, piece: Row, window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive mask (new tokens, cached tokens) of one piece."""
-        if piece.end <= LARGEST_TABLE and window is None:
-            return _table(self.store.device, dtype)[piece.start : piece.end, : piece.end]
         name = (piece.start, piece.end, window)
         if name not in self._masks:
             device = self.store.device
+            if piece.end <= LARGEST_TABLE and window is None:
+                self._masks[name] = _table(device, dtype)[piece.start : piece.end, : piece.end]
+                return self._masks[name]
             here = torch.arange(piece.start, piece.end, device=device)[:, None]
             there = torch.arange(piece.end, device=device)
             visible = there <= here
@@ -316,11 +373,10 @@ def _some(cache: Tensor, which: slice | Tensor) -> Tensor:
     return cache[which] if isinstance(which, slice) else cache.index_select(0, which)
 
 
-def _multiply(left: Tensor, blocks: Tensor, out: Tensor, read: _Read) -> None:
+def _multiply(left: Tensor, matrices: Tensor, out: Tensor, read: _Read) -> None:
     """out[pair] = left[pair] @ block of the pair, for the pairs of one read: (…, rows, a) @ (…, a, b)."""
     mine = left[read.begin : read.stop]
     count, groups, rows, inner = mine.shape
-    matrices = blocks.reshape(-1, inner, blocks.shape[-1])
     if read.owners == 1:
         result = out[read.begin : read.stop].view(count * groups, rows, -1)
         torch.bmm(mine.reshape(count * groups, rows, inner), matrices, out=result)
@@ -332,26 +388,67 @@ def _multiply(left: Tensor, blocks: Tensor, out: Tensor, read: _Read) -> None:
     out[read.begin : read.stop].view(distinct, read.owners, groups, rows, -1).copy_(apart)
 
 
-def _gathered(store: BlockStore, layer: int, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Keys and values (kv heads, 64 · blocks, width) of one session."""
-    keys, values = [], []
-    begin = 0
-    while begin < len(blocks):
-        arena = store.arena(blocks[begin])
-        end = begin
-        while end < len(blocks) and arena.first <= blocks[end] < arena.stop:
-            end += 1
-        low, count = blocks[begin] - arena.first, end - begin
-        which: slice | Tensor = slice(low, low + count)
-        if list(blocks[begin:end]) != list(range(blocks[begin], blocks[begin] + count)):
-            which = torch.tensor([block - arena.first for block in blocks[begin:end]], device=store.device)
-        keys.append(_some(arena.keys[layer], which))
-        values.append(_some(arena.values[layer], which))
-        begin = end
-    # Contiguous, also if it is one block: kernels give other bits for other strides.
-    key = torch.cat(keys).permute(1, 0, 3, 2).flatten(1, 2)
-    value = torch.cat(values).transpose(0, 1).flatten(1, 2)
-    return key.contiguous(), value.contiguous()
+@dataclass(slots=True)
+class _Long:
+    """Sessions with several new tokens, whose blocks are copied side by side.
+
+    Attributes:
+        pieces: each with the place of its session's first token in the copy.
+        reads: blocks of arenas. order: the place of each of them in the copy; None: they are in order.
+    """
+
+    pieces: list[tuple[Row, int]]
+    reads: list[tuple[Arena, slice | Tensor]]
+    order: Tensor | None
+
+    def gathered(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (kv heads, 64 · blocks, width)."""
+        keys = self._joined([_some(arena.keys[layer], which) for arena, which in self.reads])
+        values = self._joined([_some(arena.values[layer], which) for arena, which in self.reads])
+        # Contiguous, also if it is one block: kernels give other bits for other strides of tokens.
+        return keys.permute(1, 0, 3, 2).flatten(1, 2).contiguous(), values.transpose(0, 1).flatten(1, 2).contiguous()
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        if self.order is None:
+            return parts[0]
+        joined = parts[0].new_empty(len(self.order), *parts[0].shape[1:])
+        for part, places in zip(parts, self.order.split([len(part) for part in parts]), strict=True):
+            joined.index_copy_(0, places, part)
+        return joined
+
+
+def _longs(sessions: Sequence[Sequence[Row]], store: BlockStore) -> Iterator[_Long]:
+    """Put sessions, each with its pieces, into groups whose copies are not large."""
+    most = COPIED_BYTES * store.shape.layers * 2 // store.block_bytes
+    group: list[Sequence[Row]] = []
+    count = 0
+    for pieces in sessions:
+        blocks = len(pieces[-1].blocks)
+        if group and count + blocks > most:
+            yield _long(group, store)
+            group, count = [], 0
+        group.append(pieces)
+        count += blocks
+    if group:
+        yield _long(group, store)
+
+
+def _long(sessions: Sequence[Sequence[Row]], store: BlockStore) -> _Long:
+    blocks: list[int] = []
+    pieces: list[tuple[Row, int]] = []
+    for mine in sessions:
+        pieces += [(piece, BLOCK * len(blocks)) for piece in mine]
+        blocks += mine[-1].blocks
+    reads: list[tuple[Arena, slice | Tensor]] = []
+    order: list[int] = []
+    for arena in store.arenas:
+        places = [place for place, block in enumerate(blocks) if arena.first <= block < arena.stop]
+        if places:
+            order += places
+            which = [blocks[place] - arena.first for place in places]
+            near = which == list(range(which[0], which[0] + len(which)))
+            reads.append((arena, slice(which[0], which[-1] + 1) if near else torch.tensor(which, device=store.device)))
+    return _Long(pieces, reads, None if len(reads) == 1 else torch.tensor(order, device=store.device))
 
 
 def _append(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scaling: float, softcap: float | None) -> Tensor:

@@ -55,6 +55,9 @@ class Arena:
         self.all_keys = torch.zeros(*size, shape.width, BLOCK, device=device, dtype=dtype)
         self.all_values = torch.zeros(*size, BLOCK, shape.width, device=device, dtype=dtype)
         self.keys, self.values = list(self.all_keys), list(self.all_values)
+        # The same with the place in the block second: (blocks, 64, heads, width).
+        self.key_rows = [keys.permute(0, 3, 1, 2) for keys in self.keys]
+        self.value_rows = [values.transpose(1, 2) for values in self.values]
 
 
 @dataclass(slots=True)

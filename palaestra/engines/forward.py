@@ -191,7 +191,9 @@ class LlamaForward:
         positions = torch.arange(length, device=weight.device)[None]
         with torch.no_grad():
             cosine, sine = model.model.rotary_emb(weight[:1], positions)
-        self.cosine, self.sine = cosine[0, :, None], sine[0, :, None]  # (length, 1, head width)
+        self.cosine, sine = cosine[0, :, None], sine[0, :, None]  # (length, 1, head width)
+        low, high = sine.chunk(2, -1)
+        self.sine = torch.cat((-low, high), -1)
 
     def __call__(self, batch: Batch) -> Tensor:
         decoder = self.model.model
@@ -209,13 +211,13 @@ class LlamaForward:
     def _attention(self, number: int, layer: Any, hidden: Tensor, cosine: Tensor, sine: Tensor, batch: Batch) -> Tensor:
         attention = layer.self_attn
         normed = _normalized(hidden, layer.input_layernorm)
-        width = attention.head_dim
         query, key, value = (
-            self._product(normed, part).view(len(normed), -1, width)
-            for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+            self._product(normed, part) for part in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
-        query, key = _rotated(query, cosine, sine), _rotated(key, cosine, sine)
-        mixed = batch.attend(number, query, key, value, scaling=attention.scaling)
+        size, tokens, width = query.shape[1], query.shape[0], attention.head_dim
+        both = _rotated(torch.cat((query, key), 1).view(tokens, -1, width), cosine, sine)
+        query, key = both[:, : size // width], both[:, size // width :]
+        mixed = batch.attend(number, query, key, value.view(tokens, -1, width), scaling=attention.scaling)
         return self._product(mixed.flatten(1), attention.o_proj)
 
 
@@ -244,6 +246,6 @@ def _normalized(x: Tensor, norm: Any) -> Tensor:
 
 
 def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary positions: x · cos + (−x₂, x₁) · sin for halves x₁, x₂ of (tokens, heads, width)."""
+    """Rotary positions: x · cos + (x₂, x₁) · (−sin, sin) for halves x₁, x₂ of (tokens, heads, width)."""
     low, high = x.chunk(2, -1)
-    return (x * cosine).addcmul_(torch.cat((-high, low), -1), sine)
+    return (x * cosine).addcmul_(torch.cat((high, low), -1), sine)

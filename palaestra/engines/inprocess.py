@@ -61,7 +61,8 @@ class InProcessEngine(Engine):
                 do not fit give way, idle ones first, and are recomputed from their ids. Higher: less recomputed.
             max_sessions: sessions per policy whose keys and values are kept; None: as many as fit. Lower: less memory.
             max_length: most ids per session; None: the model's context.
-            chunk_tokens: most new ids per forward pass. Higher: fewer calls, more memory. Usual: 512 to 8192.
+            chunk_tokens: most new ids per forward pass; a longer prompt is read in several passes, with the same
+                numbers. Higher: fewer calls, more memory. Usual: 512 to 8192.
             share: compute ids with which several sessions begin only once. The responses are the same without it.
         """
         self.statistics = Statistics()
@@ -157,6 +158,10 @@ class InProcessEngine(Engine):
         """Free all keys and values. Open sessions are computed again at their next request."""
         for server in self._servers.values():
             server.sleep()
+
+    def counters(self) -> dict[str, float]:
+        """Tokens computed, computed again and shared, evictions, and the most bytes held, since the last call."""
+        return self.statistics.report()
 
     def publish(self, policy: str, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Free the cached keys and values, since the shared module has changed. `named_tensors` is not read.

@@ -46,7 +46,7 @@ class _Gone(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """A policy: its model, the version of its weights, and how often they have changed."""
+    """A policy: its model, the version of its weights, and how often they have changed or the engine has slept."""
 
     model: Any
     version: int
@@ -218,6 +218,20 @@ class RemoteEngine(Engine):
         if self._served.pop(policy, None) is not None and self._process:
             with contextlib.suppress(_Gone):
                 self._send("/dismiss", self._process, policies=[self._name(policy)])
+
+    def sleep(self) -> None:
+        """Let the process free all keys and values. Then all ids of a session are read again at once."""
+        for served in self._served.values():
+            served.changes += 1
+        if self._process:
+            with contextlib.suppress(_Gone):
+                self._send("/sleep", self._process)
+
+    def counters(self) -> dict[str, float]:
+        """What the process has counted since the last call, for all its clients. {}, if it does not answer."""
+        with contextlib.suppress(_Gone):
+            return dict(self._send("/counters", self._process)) if self._process else {}
+        return {}
 
     def context(self, policy: str) -> int:
         """The most ids that a session of this policy can hold, prompts and responses together."""

@@ -60,7 +60,8 @@ class EngineServer:
         writer.close()
 
     async def _answer(self, path: str, said: dict[str, Any]) -> tuple[int, Any]:
-        kinds = (self.state, self.serve, self.publish, self.generate, self.fork, self.dismiss)
+        messages = (self.state, self.serve, self.publish, self.generate, self.fork, self.dismiss)
+        kinds: tuple[Any, ...] = (*messages, self.sleep, self.counters)
         answers: dict[str, Any] = {f"/{kind.__name__}": kind for kind in kinds}
         try:
             if path not in answers:
@@ -115,6 +116,14 @@ class EngineServer:
             self.engine.dismiss(policy)
             self._models.pop(policy, None)
             self._bases.pop(policy, None)
+
+    async def sleep(self) -> None:
+        """Free all keys and values."""
+        self.engine.sleep()
+
+    async def counters(self) -> dict[str, float]:
+        """The counters since the last such message."""
+        return self.engine.counters()
 
     def _file(self, name: str) -> Path:
         if Path(name).name != name:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from palaestra.engines.attention import Batch, Row
+from palaestra.engines.attention import Batch, DecodePlan, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Prompt, chain_of, key_of
 from palaestra.engines.forward import forward_of, shape_of
-from palaestra.engines.sampling import draw, log_distribution, token_temperatures, uniform
+from palaestra.engines.sampling import sample, token_temperatures, uniform
 from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import EpisodeFailure
 
-Answer = tuple[SessionState, Tensor]  # logits (vocabulary,) after a session's last id
+Answers = tuple[Sequence[SessionState], Tensor]  # logits (sessions, vocabulary) after each session's last id
 
 
 class PolicyServer:
@@ -29,7 +30,7 @@ class PolicyServer:
         memory: the most bytes of keys and values.
         max_sessions: most sessions whose keys and values are kept; None: any number.
         max_length: most ids of a session; None: the context length of the model.
-        chunk_tokens: most new ids in one forward pass, unless one session has more.
+        chunk_tokens: most new ids in one forward pass, at least 64. A longer prompt is read in several passes.
         share: take keys and values of equal ids from other sessions, instead of computing them.
     """
 
@@ -52,6 +53,7 @@ class PolicyServer:
         self.vocabulary: int = model.config.get_text_config().vocab_size
         self.max_sessions = max_sessions
         self._clock = 0
+        self._plan: DecodePlan | None = None
         self._placed: dict[SessionState, None] = {}
         weight = next(model.parameters())
         self._forward = forward_of(model, length=self.length)
@@ -70,6 +72,7 @@ class PolicyServer:
         for session in self._placed:
             session.blocks, session.cached, session.whole = [], 0, 0
         self._placed.clear()
+        self._plan = None
         self.store.clear()
 
     def release(self, session: SessionState) -> None:
@@ -162,7 +165,7 @@ class PolicyServer:
         Args:
             sessions: with requests in progress, in order of arrival. An earlier one never waits for a later one.
         """
-        answers: list[Answer] = []
+        answers: list[Answers] = []
         waiting = [session for session in sessions if self._place(session) or (self._evict() and self._place(session))]
         while waiting:
             leaders, waiting = self._split(waiting, answers)
@@ -172,10 +175,15 @@ class PolicyServer:
                 answers += self._compute(chunk)
             waiting = [session for session in waiting if session in self._placed]
         self.store.forget_old_prompts()
-        self._sample(self._finite(answers))
+        alone = [answer for answer in answers if len(answer[0]) == 1]
+        if len(alone) > 1:
+            together = [answer[0][0] for answer in alone], torch.cat([logits for _, logits in alone])
+            answers = [*(answer for answer in answers if len(answer[0]) > 1), together]
+        for answered, logits in answers:
+            self._sample(answered, logits)
 
     def _split(
-        self, sessions: Sequence[SessionState], answers: list[Answer]
+        self, sessions: Sequence[SessionState], answers: list[Answers]
     ) -> tuple[list[SessionState], list[SessionState]]:
         """Split sessions into those to compute now, and those that can share what these compute.
 
@@ -194,7 +202,7 @@ class PolicyServer:
                 self.statistics.shared_tokens += prompt.length - session.cached
                 self._adopt(session, prompt.blocks, prompt.length, prompt.whole)
                 session.forked, session.seen = False, max(session.seen, prompt.length)
-                answers.append((session, prompt.logits))
+                answers.append(([session], prompt.logits[None]))
                 continue
             # The last id is always computed: its logits are needed.
             chain = chain_of(session.ids[:-1])
@@ -217,8 +225,10 @@ class PolicyServer:
         begins = session.cached == BLOCK * session.whole and not session.tokens
         return self.share and (session.cached == 0 or session.forked or begins)
 
-    def _compute(self, sessions: Sequence[SessionState]) -> list[Answer]:
+    def _compute(self, sessions: Sequence[SessionState]) -> list[Answers]:
         try:
+            if len(sessions) == 1:
+                self._read_ahead(sessions[0])
             return self._forward_batch(sessions)
         except Exception as error:
             if len(sessions) == 1:
@@ -227,15 +237,42 @@ class PolicyServer:
         # Compute the sessions one by one, so that only the faulty one fails.
         return [answer for session in sessions for answer in self._compute([session])]
 
-    def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answer]:
+    def _read_ahead(self, session: SessionState) -> None:
+        """Compute a long prompt in several passes, until at most `chunk_tokens` ids are left. Passes end with a block,
+        so the numbers are those of one pass."""
+        while len(session.ids) - session.cached > self.chunk_tokens:
+            end = (session.cached // BLOCK + max(1, self.chunk_tokens // BLOCK)) * BLOCK
+            if end >= len(session.ids):
+                return
+            self._forward_rows([Row(session.blocks[: end // BLOCK], session.cached, session.ids[session.cached : end])])
+            self.statistics.prefill_tokens += end - session.cached
+            self.statistics.recomputed_tokens += max(0, min(session.seen, end) - session.cached)
+            if self.share and session.cached == BLOCK * session.whole:
+                session.whole = self._note_blocks(session, end // BLOCK)
+            session.cached, session.seen = end, max(session.seen, end)
+
+    def _note_blocks(self, session: SessionState, stop: int) -> int:
+        """Let others share the blocks up to `stop`, which were computed in whole pieces. Returns `stop`."""
+        chain = chain_of(session.ids[: stop * BLOCK])
+        for place in range(session.whole, stop):
+            self.store.note(session.blocks[place], chain[place])
+        return stop
+
+    def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answers]:
         rows = [Row(session.blocks, session.cached, session.ids[session.cached :]) for session in sessions]
-        batch = Batch(rows, self.store)
+        logits = self._forward_rows(rows)
+        for session, row in zip(sessions, logits, strict=True):
+            self._note(session, row)
+        return [(sessions, logits)]
+
+    def _forward_rows(self, rows: Sequence[Row]) -> Tensor:
+        """Logits (rows, vocabulary) after the last id of each row."""
+        batch = Batch(rows, self.store, self._plan)
+        self._plan = batch.plan
         logits = self._forward(batch)
         self.statistics.forward_calls += 1
         self.statistics.padded_tokens += len(batch.ids) - batch.real
-        for session, row in zip(sessions, logits, strict=True):
-            self._note(session, row)
-        return list(zip(sessions, logits, strict=True))
+        return logits
 
     def _note(self, session: SessionState, logits: Tensor) -> None:
         statistics = self.statistics
@@ -247,10 +284,7 @@ class PolicyServer:
         statistics.recomputed_tokens += max(0, session.seen - session.cached)
         share, full = self._may_share(session), len(session.ids) // BLOCK
         if self.share and session.cached == BLOCK * session.whole and full > session.whole:
-            chain = chain_of(session.ids)
-            for place in range(session.whole, full):
-                self.store.note(session.blocks[place], chain[place])
-            session.whole = full
+            session.whole = self._note_blocks(session, full)
         if share:
             # A view, instead of a clone, would keep the logits of the whole batch in memory.
             prompt = Prompt(tuple(session.blocks), session.whole, len(session.ids), logits.clone())
@@ -258,47 +292,38 @@ class PolicyServer:
         session.cached, session.forked = len(session.ids), False
         session.seen = max(session.seen, session.cached)
 
-    def _finite(self, answers: Sequence[Answer]) -> list[Answer]:
-        """The answers with finite logits. The sessions of the other answers fail."""
-        if not answers:
-            return []
-        good = torch.stack([logits for _, logits in answers]).isfinite().all(-1).tolist()
-        for (session, _), fine in zip(answers, good, strict=True):
-            if not fine:
-                self._discard(session)
-                session.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
-        return [answer for answer, fine in zip(answers, good, strict=True) if fine]
-
     def _discard(self, session: SessionState) -> None:
         """Give blocks back that may hold numbers that are not finite. Nobody may share them."""
         for block in session.blocks:
             self.store.forget(block)
         self.release(session)
 
-    def _sample(self, answers: Sequence[Answer]) -> None:
-        if not answers:
-            return
-        requests = [session.current for session, _ in answers]
-        logits = torch.stack([logits for _, logits in answers])
+    def _sample(self, sessions: Sequence[SessionState], logits: Tensor) -> None:
+        """Draw a token for each session. Those whose logits are not finite fail."""
+        requests = [session.current for session in sessions]
         temperature, entropy = token_temperatures(
             logits,
             temperature=[request.temperature for request in requests],
             entropy_temperature=[request.entropy_temperature for request in requests],
         )
-        logprobs = log_distribution(
+        drawn = sample(
             logits,
+            uniform([request.seed for request in requests], [len(session.tokens) for session in sessions]),
             temperature=temperature,
             top_k=[request.top_k for request in requests],
             top_p=[request.top_p for request in requests],
+            entropy=any(request.entropy for request in requests),
         )
-        uniforms = uniform([request.seed for request in requests], [len(session.tokens) for session, _ in answers])
-        drawn = draw(logprobs, uniforms, entropy=any(request.entropy for request in requests))
-        entropies = [None] * len(answers) if drawn.entropy is None else drawn.entropy.tolist()
-        rows = zip(answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), entropies, entropy, strict=True)
-        for (session, _), token, logprob, sampled, before in rows:
+        entropies = [None] * len(sessions) if drawn.entropy is None else drawn.entropy.tolist()
+        rows = zip(sessions, drawn.tokens.tolist(), drawn.logprobs.tolist(), entropies, entropy, strict=True)
+        for session, token, logprob, sampled, before in rows:
+            if not math.isfinite(logprob):
+                self._discard(session)
+                session.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
+                continue
             known = sampled if before is None else before
             session.accept(token, logprob, known, version=self.version, length=self.length)
-        self.statistics.sampled_tokens += len(answers)
+            self.statistics.sampled_tokens += 1
 
     def _failure(self, what: str, remedy: str = "") -> EpisodeFailure:
         where = f"in-process engine, policy `{self.name}`, version {self.version}"
@@ -322,7 +347,7 @@ def length_of(model: PreTrainedModel, max_length: int | None) -> int:
 
 
 def _chunks(sessions: Sequence[SessionState], limit: int) -> Iterator[list[SessionState]]:
-    """Put sessions into chunks of at most `limit` new ids. A single session with more is a chunk of its own."""
+    """Put sessions into chunks of at most `limit` new ids. A session with more is a chunk of its own."""
     chunk: list[SessionState] = []
     count = 0
     for session in sessions:

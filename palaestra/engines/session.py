@@ -53,6 +53,18 @@ class Statistics:
             setattr(self, item.name, 0)
         self.held_bytes = self.peak_bytes = held
 
+    def report(self) -> dict[str, float]:
+        """The counters as metrics of a run. They are set to 0 afterwards."""
+        counted = {
+            "engine/computed_tokens": self.computed_tokens,
+            "engine/recomputed_tokens": self.recomputed_tokens,
+            "engine/shared_tokens": self.shared_tokens,
+            "engine/evictions": self.evictions,
+            "engine/peak_bytes": self.peak_bytes,
+        }
+        self.reset()
+        return {name: float(value) for name, value in counted.items()}
+
     def hold(self, change: int) -> None:
         """Sessions hold so many bytes more, or less."""
         self.held_bytes += change

@@ -6,6 +6,8 @@
     POST /generate  request, close                                         close sessions, then → response
     POST /fork      session, new_session
     POST /dismiss   policies
+    POST /sleep                                                            free all keys and values
+    POST /counters                                                         → counters since the last such message
 
 Except for `/state`, a body has the key `process`, with the name that `/state` has given. A process that was started in
 place of another one refuses it, since it has not the policies and sessions of the earlier process. Answers are JSON. A

@@ -5,7 +5,7 @@ It has these files:
     runs/name/
       recipe.json            every resolved value with its origin
       metrics.jsonl          one line for each iteration; equal runs write equal bytes
-      timings.jsonl          values that a clock measures
+      timings.jsonl          values that depend on the machine: times, the engine's counters
       evaluations.jsonl      one line for each evaluation
       trajectories.jsonl     sampled episodes
       checkpoints/step-000010/

@@ -1,7 +1,7 @@
 """The logs of metrics, with one line for each iteration and one for each evaluation.
 
 Values that a run computes go to `metrics.jsonl` and `evaluations.jsonl`, so two equal runs write equal bytes. Values
-that a clock measures go to `timings.jsonl`.
+that depend on the machine, such as times and the engine's use of memory, go to `timings.jsonl`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MEASURED = frozenset({"time", "speed"})
 
 
 def is_measured(name: str) -> bool:
-    """Whether a clock measures a metric, such as `time/rollout`, `speed/tokens` or `policy/solver/time/update`."""
-    return not MEASURED.isdisjoint(name.split("/")[:-1])
+    """Whether a metric depends on the machine: `time/rollout`, `policy/solver/time/update`, `engine/evictions`."""
+    return name.startswith("engine/") or not MEASURED.isdisjoint(name.split("/")[:-1])
 
 
 class MetricsLog:

@@ -61,6 +61,7 @@ class _Check:
         await self.is_cancelled()
         await self.repeats(4 if batch_invariant else 0)
         await self.publishes()
+        await self.sleeps()
 
     async def say(self, session: Hashable, ids: Sequence[int], **options: Any) -> Response:
         request = Request(policy="main", session=session, prompt=np.array(ids, np.int32), **{"seed": 1} | options)
@@ -160,6 +161,15 @@ class _Check:
         expected = before.version + 7
         _rule(after.version == expected, 3, f"version {expected} was published, a response says {after.version}")
         await self.say("new", PROMPT)  # the engine may not reuse its cache from the weights before
+
+    async def sleeps(self) -> None:
+        self.engine.counters()
+        self.engine.sleep()
+        self.rule = 10
+        await self.say("old", QUESTION)  # a request wakes the engine
+        self.engine.sleep()
+        self.engine.wake()
+        await self.say("old", PROMPT)
 
 
 def _rule(holds: bool, number: int, fault: str) -> None:

@@ -121,9 +121,14 @@ class Trainer:
         prepare(batch, self.stages, iteration, several_updates=several, strict=self.settings.strict)
         metrics = measure(batch, self.setup.policies, self.setup.team, shaped=self.shaped) | batch.metrics
         updated: dict[str, float] = {}
+        if self.setup.engine is not None:
+            metrics |= self.setup.engine.counters()
+            self.setup.engine.sleep()  # what it caches is worth nothing after the update
         for learner in self.learners.values():
             updated |= learner.update(batch, iteration)
         metrics |= self.experience.publish(batch, self.step)
+        if self.setup.engine is not None:
+            self.setup.engine.wake()
         for line in self.teamwork.check(metrics):
             self.progress.note(line)
         self.step += 1

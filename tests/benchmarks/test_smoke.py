@@ -22,6 +22,7 @@ import torch
 from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData
 from palaestra.launch.arms import ArmRun
+from palaestra.models import make_causal_lm
 from palaestra.recipe import load, split_arguments
 from palaestra.testing import TinyModel
 from palaestra.tools.sandbox.bubblewrap import unavailable
@@ -111,6 +112,16 @@ def test_1_engine_profile(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["forward"] for line in lines] == ["llama", "transformers"]
     assert all(line["tokens_per_second"] > 0 for line in lines)
+
+
+def test_1_generation(smoke: Folder) -> None:
+    folder, out = smoke.out / "model", smoke.out / "out.json"
+    make_causal_lm(vocabulary=64, hidden=16, layers=1, heads=2).save_pretrained(folder)
+    options = ("--sessions", "2", "--prompt", "5", "--tokens", "3", "--rounds", "1", "--model", str(folder))
+    smoke.run(smoke.module("generation"), *options, "--out", str(out))
+    rows = smoke.read("out.json")["rows"]
+    assert [row["dtype"] for row in rows] == ["float32", "bfloat16"]
+    assert all(row[side][kind] > 0 for row in rows for side in ("ours", "generate") for kind in ("prefill", "decode"))
 
 
 def test_1_sandbox(smoke: Folder) -> None:

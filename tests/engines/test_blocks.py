@@ -7,7 +7,8 @@
    alone, and in any order of arrival;
 4. the oldest request always finishes; a request that can never fit is refused with the numbers;
 5. `publish` and `sleep` free the memory, and sessions go on;
-6. amounts of memory are bytes, a text or a share.
+6. amounts of memory are bytes, a text or a share;
+7. a prompt longer than `chunk_tokens` is read in several passes of at most so many ids, with the same bits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.engines import InProcessEngine, blocks
+from palaestra.data.protocols import Response
+from palaestra.engines import InProcessEngine, blocks, server
 from palaestra.engines.memory import free_bytes, limit_of
 from palaestra.errors import ContractError, EpisodeFailure
 from tests.engines.conversations import Talker, assert_true_to, block_bytes, ids, small_model, some_ids
@@ -225,3 +227,49 @@ def test_6_amounts() -> None:
     for wrong in ("much", "-1", 0, "3 apples"):
         with pytest.raises(ContractError, match="not an amount of memory"):
             limit_of(wrong, cpu)
+
+
+@pytest.mark.parametrize("chunk", [64, 100, 200])
+@pytest.mark.parametrize("options", SIZES, ids=["small blocks", "large blocks"])
+def test_7_long_prompts_are_read_in_several_passes(
+    chunk: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model(context=1024, **options)
+    random = np.random.default_rng(3)
+    system, *rest = (some_ids(random, low, low) for low in (130, 300, 321, 190, 449, 20, 64))
+    passes: list[int] = []
+
+    class Noted(server.Batch):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            passes.append(self.real)
+
+    monkeypatch.setattr(server, "Batch", Noted)
+
+    def played(chunk: int) -> list[Response]:
+        engine = InProcessEngine(models={"p": model}, chunk_tokens=chunk)
+        talkers = [Talker(engine, number) for number in range(6)]
+
+        async def one(number: int) -> None:
+            await talkers[number].say(np.concatenate([system, rest[number]]), seed=number, max_tokens=5)
+            await talkers[number].say(rest[0][:250], seed=number, max_tokens=5)
+
+        async def play() -> None:
+            await asyncio.gather(*(one(number) for number in range(6)))
+
+        passes.clear()
+        asyncio.run(play())
+        counted = engine.statistics
+        assert sum(passes) == counted.computed_tokens and counted.recomputed_tokens == 0
+        consistent(engine)
+        for talker in talkers:
+            assert_true_to(model, talker)
+        return [turn.answer for talker in talkers for turn in talker.turns]
+
+    usual = played(10_000)
+    assert max(passes) > 449
+    split = played(chunk)
+    assert max(passes) <= max(chunk, 64)
+    for one, other in zip(usual, split, strict=True):
+        assert one.action.tokens.tolist() == other.action.tokens.tolist()
+        assert one.action.logprobs.tolist() == other.action.logprobs.tolist()  # type: ignore[union-attr]

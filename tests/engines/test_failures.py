@@ -166,7 +166,7 @@ def test_cancelled_before_the_first_pass():  # rule 4
 def test_a_broken_engine_lets_nobody_wait(monkeypatch):  # rule 5
     engine = InProcessEngine(models={"p": small_model()})
     with monkeypatch.context() as patch:
-        patch.setattr("palaestra.engines.server.draw", lambda *_, **__: 1 / 0)
+        patch.setattr("palaestra.engines.server.sample", lambda *_, **__: 1 / 0)
 
         async def play() -> list[object]:
             waiting = (Talker(engine, number).say(ids(1, number)) for number in range(3))

@@ -6,7 +6,10 @@
 4. temperature 0 puts all probability on the likeliest token: log-probability 0, entropy 0;
 5. draws follow the distribution, and never give a token that has no probability;
 6. entropy is −Σ p log p of the distribution that was sampled from;
-7. a row's numbers do not depend on the other rows.
+7. a row's numbers do not depend on the other rows;
+8. the drawn token is the one at which the sum of all probabilities, token by token, passes the uniform number, for any
+   size of the vocabulary and number of rows;
+9. where logits are not finite, so is the log-probability, also at temperature 0; a logit of −∞ forbids a token.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra.engines.sampling import draw, log_distribution, uniform
+from palaestra.engines.sampling import CACHED, SPAN, draw, log_distribution, sample, uniform
 
 
 def logits_of(seed: int, rows: int = 3, size: int = 50) -> torch.Tensor:
@@ -112,3 +115,39 @@ def test_rows_with_different_options_do_not_touch_each_other():  # rule 7
     for row in range(4):
         alone = log_distribution(logits[row : row + 1], **{name: [values[row]] for name, values in options.items()})
         assert torch.equal(together[row], alone[0])
+
+
+@given(size=st.integers(1, 7 * SPAN), seed=st.integers(0, 1000), top_k=st.sampled_from([0, 0, 1, 5]))
+@settings(max_examples=80, deadline=None)
+def test_the_token_is_where_the_sum_passes_the_number(size, seed, top_k):  # rule 8
+    rows = 7
+    logits, numbers = 2 * logits_of(seed, rows, size), uniform(range(rows), [seed] * rows)
+    logprobs = distribution(logits, top_k=top_k)
+    cumulative = logprobs.exp().double().cumsum(-1).numpy()
+    expected = [int((line <= number * line[-1]).sum()) for line, number in zip(cumulative, numbers, strict=True)]
+    assert draw(logprobs, numbers).tokens.tolist() == expected
+    extreme = draw(logprobs, np.resize([0.0, 1 - 2**-53], rows))
+    assert extreme.logprobs.isfinite().all()
+
+
+def test_many_rows_are_drawn_as_few():  # rule 8
+    rows, size = 5, CACHED // 2 + 3
+    logits, numbers = logits_of(6, rows, size), uniform(range(rows), [0] * rows)
+    options = {"temperature": [1.0, 0.0, 0.3, 2.0, 1.0], "top_k": [0, 0, 5, 0, 1], "top_p": [1.0, 1.0, 0.9, 0.5, 1.0]}
+    together = sample(logits, numbers, **options, entropy=True)
+    for row in range(rows):
+        mine = {name: [values[row]] for name, values in options.items()}
+        alone = sample(logits[row : row + 1], numbers[row : row + 1], **mine, entropy=True)
+        assert [x[0].item() for x in alone] == [x[row].item() for x in together]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_what_is_not_finite_shows(temperature, top_k):  # rule 9
+    logits = logits_of(7, rows=4, size=5 * SPAN + 1)
+    logits[0, 300], logits[1, 5], logits[2] = math.nan, math.inf, -math.inf
+    logits[3, 3:] = -math.inf
+    numbers, rows = uniform(range(4), [0] * 4), 4
+    drawn = sample(logits, numbers, temperature=[temperature] * rows, top_k=[top_k] * rows, top_p=[1.0] * rows)
+    assert drawn.logprobs.isfinite().tolist() == [False, False, False, True]
+    assert drawn.tokens[3] < 3

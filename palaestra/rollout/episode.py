@@ -96,7 +96,8 @@ class Agent:
             if results is None:
                 break
             observation = self.tools.shown(observation, said, results)
-        self.role.read(step)
+        if self.tools is None or not self.tools.act(step):
+            self.role.read(step)
         return step.action
 
     async def _answer(self, turn: Turn) -> Response:
@@ -131,7 +132,9 @@ class Agent:
             info: entries of the step's `info`. `noise` becomes a mark: 1 for a random act, which is not imitated.
         """
         action = Action(text=action, value=action) if isinstance(action, str) else action
-        with self.episode.turn(self, self.view(shown)) as turn:
+        view = self.view(shown)
+        action = action if self.tools is None else self.tools.demonstrated(action)
+        with self.episode.turn(self, view) as turn:
             step = turn.file(self.session.record(turn.observation, self.role.written(action)))
         if step.action.text != action.text:
             step.action = replace(step.action, text=action.text, value=action.value, reply=step.action.text)
@@ -164,11 +167,29 @@ class Agent:
                     what="a prompt needs a text, but the observation of this role has none.",
                     remedy="Leave the prompt out, or show the role a text.",
                 )
-            tools = "" if self.tools is None else self.tools.toolbox.explain()
-            text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
-            observation = replace(observation, text=text)
+            observation = self._prompted(observation, observation.text)
+        if observation.tools or self.tools is not None:
+            observation = self._declared(observation)
         told = self.instruction if self.rules is None else self._told(observation)
         return observation if told is None else replace(observation, instruction=told)
+
+    def _prompted(self, observation: Observation, text: str) -> Observation:
+        """The observation with the role's prompt around its text, and around its last message of the user."""
+        tools = "" if self.tools is None or self.tools.native else self.tools.toolbox.explain()
+        prompt = (self.role.prompt or "").replace("{tools}", tools)
+        messages = [dict(message) for message in observation.messages or ()]
+        last = next((message for message in reversed(messages) if message["role"] == "user"), None)
+        if last is not None:
+            last["content"] = prompt.replace("{text}", last["content"])
+        return replace(observation, text=prompt.replace("{text}", text), messages=messages or None)
+
+    def _declared(self, observation: Observation) -> Observation:
+        """The observation with the tools that the chat template declares, which a conversation reads at its start."""
+        if self.tools is None or not self.tools.native:
+            return observation if observation.tools is None else replace(observation, tools=None)
+        if observation.tools is not None:
+            self.tools.acts = tuple(observation.tools)
+        return replace(observation, tools=(self.tools.declarations or None) if self.acts == 0 else None)
 
     def _told(self, observation: Observation) -> str:
         """The role's rules, then the observation's own instruction and that of the play."""

@@ -15,7 +15,7 @@ import pydantic
 from palaestra.data import ToolCall
 from palaestra.docstrings import read_docstring
 from palaestra.errors import ContractError
-from palaestra.tools.schema import UnusableSchema, check, first_fault, readable, resolved, shown, slim, types
+from palaestra.tools.schema import UnusableSchema, check, first_fault, inlined, readable, resolved, shown, slim, types
 
 Fault = Literal["unknown", "arguments", "raised", "timeout", "budget", "died"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
@@ -97,6 +97,15 @@ class Tool:
         given = self.parameters.get("properties", {})
         names = [name for name in given if name in self.parameters.get("required", ())]
         return ToolCall(name=self.name, arguments={name: _example(given[name]) for name in names})
+
+    def declaration(self) -> dict[str, Any]:
+        """The tool as chat templates and chat services declare it: `{"type": "function", "function": {…}}`."""
+        schema = inlined(self.parameters)
+        parameters = {"type": "object", **schema, "properties": schema.get("properties", {})}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": parameters},
+        }
 
     def signature(self) -> str:
         """The name with its arguments, such as `find(id: integer, limit: integer = 5)`."""

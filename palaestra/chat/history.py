@@ -156,7 +156,8 @@ class Dialogue:
                     return rest[end[1] :]
         if self._thoughts != "keep":
             return None
-        follows = self._renderer.following(reply.message, new, self._tools, variables=self._variables)
+        after = self._messages()[-len(new) :]
+        follows = self._renderer.following(reply.message, after, self._tools, variables=self._variables)
         end = self._renderer.end_in(follows)
         return follows if end is None else follows[end[1] if reply.end else end[0] :]
 
@@ -196,16 +197,23 @@ class Dialogue:
         parsed = renderer.calls(said, self._tools) if self._tools else Parsed()
         calls = numbered(parsed.calls, self._calls)
         self._calls += len(calls)
-        if calls and renderer.support.calls:
-            around = reply_of(parsed.said if CHANNEL not in said else said, opened=opened)
-            message = around | message_of(around["content"], calls, as_text=renderer.support.as_text)
-        else:
+        message = self._calling(said, parsed, calls, opened) if calls else None
+        if message is None:
             message = reply_of(said, opened=opened)
             self._fresh = self._fresh or (other_end and self._thoughts != "keep")
         called = bool(calls) or parsed.fault is not None
         self._reply = _Reply(message, renderer.as_written(said) + end, end, thoughts_in(message), calls, called)
         self._held[-1].append(message)
         self.length += len(ids)
+
+    def _calling(self, said: str, parsed: Parsed, calls: Sequence[ToolCall], opened: str) -> dict[str, Any] | None:
+        """The message of a reply with calls; None, if the template does not write it."""
+        renderer = self._renderer
+        if not renderer.support.calls:
+            return None
+        around = reply_of(parsed.said if CHANNEL not in said else said, opened=opened)
+        message = around | message_of(around["content"], calls, as_text=renderer.support.as_text)
+        return message if renderer.accepts(message, self._tools) else None
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from palaestra.chat.template_tools import (
     in_words,
     message_of,
     numbered,
+    result_of,
     support_of,
     without_results,
 )
@@ -62,7 +63,7 @@ def renderer_for(tokenizer: Any, *, stop: Iterable[int] = ()) -> Renderer:
 
     Raises: InvalidData, for a tokenizer with neither.
     """
-    if OBSERVATION in tokenizer.get_vocab():
+    if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
         return TagRenderer(tokenizer)
     if getattr(tokenizer, "chat_template", None):
         return ChatRenderer(tokenizer, stop=stop)
@@ -314,6 +315,15 @@ class ChatRenderer:
             return [{**first, "content": f"{instruction}\n\n{first['content']}"}, *given[1:]]
         return [{"role": "system", "content": instruction}, *given]
 
+    def accepts(self, reply: Mapping[str, Any], tools: Tools) -> bool:
+        """Whether the template writes a reply with these calls; some refuse two at once."""
+        results = [result_of("x", call["function"]["name"], call["id"]) for call in reply["tool_calls"]]
+        try:
+            self.written([user("x"), reply, *results], tools=tools)
+        except Exception:  # a template may refuse a message by any exception
+            return False
+        return True
+
     def following(
         self, reply: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], tools: Tools, **style: Any
     ) -> str:
@@ -374,11 +384,20 @@ class ChatRenderer:
         return np.append(self.ids(head + self.as_written(text)), self.stop[:1]).astype(np.int32)
 
     def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
-        """The ids of a reply with these calls, as the template writes it, with its end."""
+        """The ids of a reply with these calls, as the template writes it, with its end.
+
+        Raises: InvalidData, if the template does not write them.
+        """
         if not self.support.calls:
             return self.action("\n".join(map(call_in_words, calls)))
         asked = self.written([user("x")], tools=tools)
         message = message_of("", numbered(calls, 0), as_text=self.support.as_text)
+        if not self.accepts(message, tools):
+            raise InvalidData(
+                where="policy language",
+                what=f"the chat template does not write a reply with {len(calls)} calls of tools.",
+                remedy="Make one call in each turn of a demonstration.",
+            )
         written = self.written([user("x"), message], tools=tools, variables={"add_generation_prompt": False})
         begin, opened = self.opened(asked)
         reply = written[begin:]

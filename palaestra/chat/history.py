@@ -100,8 +100,8 @@ class Dialogue:
             new = [{**message, **self._reply.call(place)} for place, message in enumerate(new)]
             self._held[-1] += new
         else:
-            if self._reply.called and not observation.messages:  # the environment has answered the calls
-                new = [{**new[0], "role": "tool", **self._reply.call(-1)}]
+            if self._reply.called and new[0]["role"] == "user":  # the environment has answered the calls
+                new = [{**new[0], "role": "tool", **self._reply.call(-1)}, *new[1:]]
             self._held.append(new)
         if self._turns is not None and len(self._held) > self._turns:
             pinned = 1 if self._keep_first and self._turns > 1 else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -316,13 +317,16 @@ class ChatRenderer:
         return [{"role": "system", "content": instruction}, *given]
 
     def accepts(self, reply: Mapping[str, Any], tools: Tools) -> bool:
-        """Whether the template writes a reply with these calls; some refuse two at once."""
-        results = [result_of("x", call["function"]["name"], call["id"]) for call in reply["tool_calls"]]
+        """Whether the template writes all calls of a reply; some write one call only."""
+        calls = reply["tool_calls"]
+        marks = [f"{SAID}{place}" for place in range(len(calls))]
+        marked = [_with_argument(call, mark, self.support.as_text) for call, mark in zip(calls, marks, strict=True)]
+        results = [result_of("x", call["function"]["name"], call["id"]) for call in calls]
         try:
-            self.written([user("x"), reply, *results], tools=tools)
+            written = self.written([user("x"), dict(reply, tool_calls=marked), *results], tools=tools)
         except Exception:  # a template may refuse a message by any exception
             return False
-        return True
+        return all(mark in written for mark in marks)
 
     def following(
         self, reply: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], tools: Tools, **style: Any
@@ -330,9 +334,9 @@ class ChatRenderer:
         """What the template writes after a reply: its end, these messages and the head of the next reply."""
         short = [dict(reply, content=SAID)]
         if "tool_calls" in reply:
-            calls = [dict(call, function=dict(call["function"])) for call in reply["tool_calls"]]
-            calls[-1]["function"]["arguments"] = '{"x": "' + SAID + '"}' if self.support.as_text else {"x": SAID}
-            short[0] |= {"content": "", "tool_calls": calls}
+            *others, last = reply["tool_calls"]
+            marked = _with_argument(last, SAID, self.support.as_text)
+            short[0] |= {"content": "", "tool_calls": [*others, marked]}
         written = self.written([user("x"), *short, *messages], tools=tools, **style)
         return written[written.rindex(SAID) + len(SAID) :]
 
@@ -466,6 +470,12 @@ def reply_of(said: str, *, opened: str = "") -> dict[str, Any]:
         final = said.rpartition("<|channel|>final<|message|>")
         return {"role": "assistant", "content": final[2] if final[1] else "", "thinking": "\n".join(thoughts)}
     return {"role": "assistant", "content": opened + said}
+
+
+def _with_argument(call: Mapping[str, Any], text: str, as_text: bool) -> dict[str, Any]:
+    """A call of a message with this text as its only argument."""
+    arguments: Any = json.dumps({"x": text}) if as_text else {"x": text}
+    return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def thoughts_in(message: Mapping[str, Any]) -> list[str]:

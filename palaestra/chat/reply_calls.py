@@ -12,12 +12,13 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.data import ToolCall
 from palaestra.tools.calls import Parsed, Unreadable, call_of, loads, outside_thoughts, without
-from palaestra.tools.format_code import read_call
+from palaestra.tools.format_code import QUIET, read_call
 from palaestra.tools.schema import kinds
 
 BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -160,12 +161,21 @@ def _deepseek(found: re.Match[str], tools: Tools) -> list[ToolCall]:
 def _python_list(found: re.Match[str], tools: Tools) -> list[ToolCall]:
     """The calls of `[NAME(KEY=VALUE), …]`, as Python writes them."""
     body = found[1].strip()
+    for source in (body, body.replace("\n", "\\n")):  # templates write the lines of a text as they are
+        listed = _python(source)
+        if listed is not None:
+            each = listed.elts if isinstance(listed, ast.List) else [listed]
+            return [read_call(ast.get_source_segment(source, one) or "", {}) for one in each]
+    raise Unreadable("this is no list of calls such as [find(id=3)]")
+
+
+def _python(body: str) -> ast.expr | None:
     try:
-        listed = ast.parse(body, mode="eval").body
+        with QUIET, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of unknown escapes in texts
+            return ast.parse(body, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise Unreadable("this is no list of calls such as [find(id=3)]") from None
-    each = listed.elts if isinstance(listed, ast.List) else [listed]
-    return [read_call(ast.get_source_segment(body, one) or "", {}) for one in each]
+        return None
 
 
 def _gemma(found: re.Match[str], tools: Tools) -> list[ToolCall]:

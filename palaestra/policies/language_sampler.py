@@ -16,6 +16,7 @@ from torch import Tensor
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt
 from palaestra.chat.history import Dialogue
+from palaestra.chat.template_tools import numbered
 from palaestra.data import Action, NextPrompt, Observation, Row
 from palaestra.data.protocols import Engine, Policy, Request, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure, PalaestraError
@@ -129,6 +130,7 @@ class LanguageSession(Session):
     unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment that the engine has not read
     in_engine: bool = False  # whether the engine has a session for this segment
     tools: tuple[Mapping[str, Any], ...] = ()  # that the chat template declares
+    recorded: int = 0  # number of calls of tools that were recorded
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
         """Sample a response.
@@ -167,7 +169,8 @@ class LanguageSession(Session):
         """Take a given action. Its text is tokenized as the response; calls of tools, as the chat template writes
         them."""
         renderer, tools = self.policy.renderer, tuple(observation.tools or self.tools)
-        calls = tuple(action.tool_calls) if tools else ()
+        calls = tuple(numbered(action.tool_calls, self.recorded)) if tools else ()
+        self.recorded += len(calls)
         ids = renderer.call(calls, tools) if calls else renderer.action(action.text or str(action.value))
         given = Action(text=action.text, value=action.value, tokens=ids, finish=action.finish, tool_calls=calls)
         if calls:

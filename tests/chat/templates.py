@@ -1,4 +1,5 @@
-"""Tokenizers for chat templates: one for each template that TRL ships, with the special tokens that it writes."""
+"""Tokenizers for chat templates: one for each template that TRL ships and for Mistral's, with the special tokens that
+they write."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 FOLDER = Path(trl.__file__).parent / "chat_templates"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
+OWN = Path(__file__).parent  # templates that TRL does not ship
+PATHS = {path.stem: path for path in sorted([*FOLDER.glob("*.jinja"), *OWN.glob("*.jinja")])}
+NAMES = sorted(PATHS)
 SPECIAL = re.compile(
     r"<\|[^|<>\s'\"{}]+\|>|<｜[^<>\s'\"{}]+｜>|</?[A-Za-z_]+>|\[/?[A-Z_]{3,}\]|<\|[a-z_]+>|<[a-z_]+\|>"
 )
@@ -27,8 +30,7 @@ PLAIN = {"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"
 @lru_cache
 def tokenizer_of(name: str) -> Any:
     """A tokenizer of bytes with the template of this name and the special tokens that it writes."""
-    template = (FOLDER / f"{name}.jinja").read_text()
-    return with_template(template)
+    return with_template(PATHS[name].read_text())
 
 
 def with_template(template: str) -> Any:

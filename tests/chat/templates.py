@@ -48,3 +48,19 @@ def with_template(template: str) -> Any:
     made = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token="<s>", eos_token=end, pad_token="<s>")
     made.chat_template = template
     return made
+
+
+def with_normalizer(name: str, normalizer: Any, *, normalized: bool = True) -> Any:
+    """The tokenizer of a template, which normalizes texts, and with `normalized` also what it compares special tokens
+    with."""
+    made = tokenizer_of.__wrapped__(name)
+    encoder = made.backend_tokenizer
+    added = [token for _, token in sorted(made.added_tokens_decoder.items())]
+    plain = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
+    plain.pre_tokenizer, plain.decoder, plain.normalizer = encoder.pre_tokenizer, encoder.decoder, normalizer
+    for token in added:
+        again = AddedToken(token.content, normalized=normalized, special=token.special)
+        plain.add_special_tokens([again]) if token.special else plain.add_tokens([again])
+    made = PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", eos_token=made.eos_token, pad_token="<s>")
+    made.chat_template = PATHS[name].read_text()
+    return made

@@ -3,7 +3,7 @@
 These forms are known: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`), Llama (`{"name",
 "parameters"}`, `<|python_tag|>`), Mistral (`[TOOL_CALLS]`), gpt-oss (`to=functions.NAME … <|message|>{…}`), Qwen3-Coder
 and Nemotron (`<function=NAME><parameter=KEY>`), GLM (`<arg_key>`, `<arg_value>`), DeepSeek (`<｜tool▁sep｜>`), LFM2
-(`<|tool_call_start|>[NAME(KEY=VALUE)]`), Gemma 4 (`<|tool_call>call:NAME{…}`), and MiniMax and Muse (`<invoke name="NAME">`).
+(`<|tool_call_start|>[NAME(KEY=VALUE)]`), Gemma 4 (`<|tool_call>call:NAME{…}`), MiniMax and Muse (`<invoke name=…>`).
 Reading never raises.
 """
 
@@ -36,9 +36,7 @@ GEMMA = re.compile(r"<\|tool_call>call:([\w.-]+)(\{.*?\})<tool_call\|>", re.DOTA
 GEMMA_TEXT = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
 GEMMA_KEY = re.compile(r"(?<=[{,])\s*([A-Za-z_][\w-]*)\s*:")
 INVOKE = re.compile(r"""<(?:\w+:)?invoke name=["']([^"']+)["']>(.*?)</(?:\w+:)?invoke>""", re.DOTALL)
-INVOKED = re.compile(
-    r"""<(?:\w+:)?parameter name=["']([^"']+)["'][^>]*>\n?(.*?)\n?</(?:\w+:)?parameter>""", re.DOTALL
-)
+INVOKED = re.compile(r"""<(?:\w+:)?parameter name=["']([^"']+)["'][^>]*>\n?(.*?)\n?</(?:\w+:)?parameter>""", re.DOTALL)
 MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*([\w.-]+)?(?:\[ARGS\]|\[CALL_ID\][^\[]*\[ARGS\])?")
 OBJECT = re.compile(r"""(?:<\|python_tag\|>\s*)?\[?\s*(\{\s*"(?:name|arguments|parameters|type|function|id)"\s*:)""")
 Tools = Mapping[str, Mapping[str, Any]]  # name → JSON schema of the arguments

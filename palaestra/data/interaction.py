@@ -25,8 +25,8 @@ class Observation:
 
     Attributes:
         text: the observation as text.
-        messages: the observation as chat messages (`role`, `content`), instead of `text` or with it. Policies with a chat
-            template read them in place of `text`. Messages of the role `tool` answer the calls of the reply before.
+        messages: the observation as chat messages (`role`, `content`), instead of `text` or with it. Policies with a
+            chat template read them in place of `text`. Messages of the role `tool` answer the calls of the last reply.
         vector: float32 array, for network policies.
         image: uint8 array (height, width, channels).
         legal: the legal actions, if they are known: texts, or indices for discrete spaces.

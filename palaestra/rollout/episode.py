@@ -25,7 +25,7 @@ from palaestra.data.protocols import Response, Sampling, Session, complete
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Activity, LimitReached, Limits
-from palaestra.rollout.roles import AgentTools, Role, tools_of
+from palaestra.rollout.roles import AgentTools, Role, declared, tools_of
 
 CONVERSATION = 4096  # the segments of a role's k-th conversation have numbers from k · CONVERSATION on
 PAGE = 2**31 * CONVERSATION  # from its 4096th segment on, a conversation has numbers in further pages
@@ -167,29 +167,10 @@ class Agent:
                     what="a prompt needs a text, but the observation of this role has none.",
                     remedy="Leave the prompt out, or show the role a text.",
                 )
-            observation = self._prompted(observation, observation.text)
-        if observation.tools or self.tools is not None:
-            observation = self._declared(observation)
+            observation = self.role.prompted(observation, self.tools)
+        observation = declared(observation, self.tools, first=self.acts == 0)
         told = self.instruction if self.rules is None else self._told(observation)
         return observation if told is None else replace(observation, instruction=told)
-
-    def _prompted(self, observation: Observation, text: str) -> Observation:
-        """The observation with the role's prompt around its text, and around its last message of the user."""
-        tools = "" if self.tools is None or self.tools.native else self.tools.toolbox.explain()
-        prompt = (self.role.prompt or "").replace("{tools}", tools)
-        messages = [dict(message) for message in observation.messages or ()]
-        last = next((message for message in reversed(messages) if message["role"] == "user"), None)
-        if last is not None:
-            last["content"] = prompt.replace("{text}", last["content"])
-        return replace(observation, text=prompt.replace("{text}", text), messages=messages or None)
-
-    def _declared(self, observation: Observation) -> Observation:
-        """The observation with the tools that the chat template declares, which a conversation reads at its start."""
-        if self.tools is None or not self.tools.native:
-            return observation if observation.tools is None else replace(observation, tools=None)
-        if observation.tools is not None:
-            self.tools.acts = tuple(observation.tools)
-        return replace(observation, tools=(self.tools.declarations or None) if self.acts == 0 else None)
 
     def _told(self, observation: Observation) -> str:
         """The role's rules, then the observation's own instruction and that of the play."""

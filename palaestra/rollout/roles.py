@@ -99,6 +99,16 @@ class Role:
             return action
         return replace(action, text=self.reader.write(action.text), value=None)
 
+    def prompted(self, observation: Observation, tools: AgentTools | None) -> Observation:
+        """The observation with the prompt around its text, and around its last message of the user."""
+        explained = "" if tools is None or tools.native else tools.toolbox.explain()
+        prompt = (self.prompt or "{text}").replace("{tools}", explained)
+        messages = [dict(message) for message in observation.messages or ()]
+        last = next((message for message in reversed(messages) if message["role"] == "user"), None)
+        if last is not None:
+            last["content"] = prompt.replace("{text}", last["content"])
+        return replace(observation, text=prompt.replace("{text}", observation.text or ""), messages=messages or None)
+
     def told(self, agent: str, environment: Any) -> str | None:
         """What an agent of this role reads at the head of its prompts; None: nothing of its own.
 
@@ -271,6 +281,18 @@ class AgentTools:
             names = [call.name for call in results.calls] or [""]
             messages = [result_of(text, name) for name, text in zip(names, results.texts, strict=True)]
         return replace(observation, text=text, messages=messages, state_key=key, instruction=instruction, tools=None)
+
+
+def declared(observation: Observation, tools: AgentTools | None, *, first: bool) -> Observation:
+    """The observation with the tools that the chat template declares.
+
+    Args:
+        tools: of the agent. first: the observation begins the conversation, which reads the tools there.
+    """
+    if tools is not None and tools.native:
+        tools.acts = tools.acts if observation.tools is None else tuple(observation.tools)
+        return replace(observation, tools=(tools.declarations or None) if first else None)
+    return observation if observation.tools is None else replace(observation, tools=None)
 
 
 def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | None = None) -> AgentTools | None:

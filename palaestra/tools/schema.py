@@ -273,7 +273,7 @@ def _inlined(value: Any, root: Mapping[str, Any], within: frozenset[str]) -> Any
         value = {**resolved(value, root), **{key: inner for key, inner in value.items() if key != "$ref"}}
     choices = value.get("anyOf")
     if isinstance(choices, list) and len(choices) == 2 and {"type": "null"} in choices:
-        kept = next((one for one in choices if one != {"type": "null"}), {})
+        kept: Mapping[str, Any] = next((one for one in choices if one != {"type": "null"}), {})
         others = {key: inner for key, inner in value.items() if key != "anyOf"}
         return _inlined({**others, **kept, "nullable": True}, root, within)
     return {

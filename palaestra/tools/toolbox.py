@@ -110,7 +110,7 @@ class Toolbox:
         return self.format.write(call, self.tools)
 
     def spelled(self, action: Action) -> Any:
-        """What an agent wrote. Its `tool_calls`, which a chat template has read, are written in the toolbox's format."""
+        """What an agent wrote. Its `tool_calls`, if there are any, are written in the toolbox's format."""
         return "\n".join(map(self.write, action.tool_calls)) if action.tool_calls else action.value
 
     @cached_property

@@ -68,9 +68,7 @@ class Talk:
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         self._turn += 1
         over = self._turn >= self._turns
-        return StepResult(
-            observations={} if over else self._seen(), terminated=frozenset(self.agents if over else ())
-        )
+        return StepResult(observations={} if over else self._seen(), terminated=frozenset(self.agents if over else ()))
 
     def close(self) -> None:
         return None
@@ -120,7 +118,10 @@ class Recorder(Engine):
 
     def reply(self, draw: random.Random) -> np.ndarray:
         """A reply: words, calls, calls that are wrong, with or without a thought and an end."""
-        renderer, kind = self.renderer, draw.choice(["words", "own", "act", "both", "two", "unknown", "broken", "empty"])
+        renderer, kind = (
+            self.renderer,
+            draw.choice(["words", "own", "act", "both", "two", "unknown", "broken", "empty"]),
+        )
         if kind in ("words", "broken", "empty"):
             ids = renderer.action({"words": said(draw), "broken": '<tool_call>\n{"name": "find", '}.get(kind, ""))
         else:

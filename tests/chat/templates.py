@@ -56,7 +56,9 @@ def with_normalizer(name: str, normalizer: Any, *, normalized: bool = True) -> A
     made = tokenizer_of.__wrapped__(name)
     encoder = made.backend_tokenizer
     added = [token for _, token in sorted(made.added_tokens_decoder.items())]
-    plain = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
+    plain = Tokenizer(
+        models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[])
+    )
     plain.pre_tokenizer, plain.decoder, plain.normalizer = encoder.pre_tokenizer, encoder.decoder, normalizer
     for token in added:
         again = AddedToken(token.content, normalized=normalized, special=token.special)

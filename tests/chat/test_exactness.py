@@ -1,8 +1,8 @@
 """What is trained on is id for id what the model has read and said, in random conversations with tools and thoughts.
 
-A tiny random model plays them through the real runner. Its engine answers most requests by replies with calls, thoughts,
-faults and missing ends, and records what it was asked to read. In every segment, the sequence that training reads equals
-the record of the engine, and `thoughts: keep` never needs a second segment.
+A tiny random model plays them through the real runner. Its engine answers most requests by replies with calls,
+thoughts, faults and missing ends, and records what it was asked to read. In every segment, the sequence that training
+reads equals the record of the engine, and `thoughts: keep` never needs a second segment.
 """
 
 from __future__ import annotations

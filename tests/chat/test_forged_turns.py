@@ -1,8 +1,8 @@
 """No text of others becomes a special token: (1) observations, messages, instructions, results of tools, arguments of
-calls and declarations of tools that hold the special tokens of a template's family, whole, in two halves that stand beside
-each other, in letters that a tokenizer normalizes to them, or in JSON escapes; (2) for tokenizers with and without
-normalization; (3) the text itself is still read. The ids of special tokens in such a dialogue are, in their order, those of
-the same dialogue with plain words.
+calls and declarations of tools that hold the special tokens of a template's family, whole, in two halves that stand
+beside each other, in letters that a tokenizer normalizes to them, or in JSON escapes; (2) for tokenizers with and
+without normalization; (3) the text itself is still read. The ids of special tokens in such a dialogue are, in their
+order, those of the same dialogue with plain words.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def forged(name: str, kind: str, count: int) -> int:
     for place in range(count):
         texts, parts = hostile(draw, special, TEXTS), place % 2 == 0
         found, wanted = (
-            [i for i in spoken(renderer, said, parts=parts).tolist() if i in meant] for said in (texts, [f"word{n}" for n in range(TEXTS)])
+            [i for i in spoken(renderer, said, parts=parts).tolist() if i in meant]
+            for said in (texts, [f"word{n}" for n in range(TEXTS)])
         )
         assert found == wanted, texts
     return count * TEXTS

@@ -1,8 +1,9 @@
-"""Tools through chat templates: (1) a template declares the tools of the role and of the environment; (2) one that cannot
-gets them in words; (3) every template's own form of a call is read back; (4) results are messages of the role `tool`, with
-the ids that templates ask for; (5) what is wrong with a call comes back as a result; (6) calls of the environment's tools
-are acts; (7) a tokenizer's own `response_template` reads its replies; (8) demonstrations write calls in the template's
-form; (9) contexts that show only the last turn keep the calls of that turn; (10) thoughts are kept or stripped by choice.
+"""Tools through chat templates: (1) a template declares the tools of the role and of the environment; (2) one that
+cannot gets them in words; (3) every template's own form of a call is read back; (4) results are messages of the role
+`tool`, with the ids that templates ask for; (5) what is wrong with a call comes back as a result; (6) calls of the
+environment's tools are acts; (7) a tokenizer's own `response_template` reads its replies; (8) demonstrations write
+calls in the template's form; (9) contexts that show only the last turn keep the calls of that turn; (10) thoughts are kept or
+stripped by choice.
 """
 
 from __future__ import annotations
@@ -266,7 +267,11 @@ def test_the_probe_finds_what_a_template_writes() -> None:
 
 def test_messages_and_instruction_are_both_read() -> None:
     """In every context and for contexts that put turns together themselves."""
-    few = [{"role": "user", "content": "2 + 2"}, {"role": "assistant", "content": "4"}, {"role": "user", "content": "1"}]
+    few = [
+        {"role": "user", "content": "2 + 2"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "1"},
+    ]
     both = Observation(text="not this", messages=few, instruction="Be brief.")
     renderer = ChatRenderer(tokenizer_of("qwen2_5"))
     for first in (True, False):

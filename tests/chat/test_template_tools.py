@@ -2,8 +2,8 @@
 cannot gets them in words; (3) every template's own form of a call is read back; (4) results are messages of the role
 `tool`, with the ids that templates ask for; (5) what is wrong with a call comes back as a result; (6) calls of the
 environment's tools are acts; (7) a tokenizer's own `response_template` reads its replies; (8) demonstrations write
-calls in the template's form; (9) contexts that show only the last turn keep the calls of that turn; (10) thoughts are kept or
-stripped by choice.
+calls in the template's form; (9) contexts that show only the last turn keep the calls of that turn; (10) thoughts are
+kept or stripped by choice.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Tool:
         """A call with an example value for each required argument, for the explanation that agents read."""
         given = self.parameters.get("properties", {})
         names = [name for name in given if name in self.parameters.get("required", ())]
-        return ToolCall(name=self.name, arguments={name: _example(given[name]) for name in names})
+        return ToolCall(name=self.name, arguments={name: example_of(given[name]) for name in names})
 
     def declaration(self) -> dict[str, Any]:
         """The tool as chat templates and chat services declare it: `{"type": "function", "function": {…}}`."""
@@ -260,7 +260,8 @@ def _short(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     return " | ".join(types(schema)) or "any"
 
 
-def _example(schema: Mapping[str, Any]) -> Any:
+def example_of(schema: Mapping[str, Any]) -> Any:
+    """An example of a value that a schema allows."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]

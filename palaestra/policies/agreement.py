@@ -51,10 +51,11 @@ def refuse_disagreement(policy: LanguageTrainer) -> None:
     found = {names: float(each.max() if exact else each.mean()) for names, each in apart.items()}
     if any(not difference <= bound for difference in found.values()):
         shown = ", ".join(f"{names} by {difference:.2g}" for names, difference in found.items())
+        mean = "" if exact else " on average"
         raise ContractError(
             where=f"policy {policy.name}, {type(policy.network.model).__name__}",
-            what=f"log-probabilities of the same tokens differ: {shown} nats{'' if exact else ' on average'}. With {dtype} "
-            f"at most {bound:g} is right.",
+            what=f"log-probabilities of the same tokens differ: {shown} nats{mean}. With {dtype} at most {bound:g} "
+            "is right.",
             remedy="Use a model of another architecture, or report this one.",
         )
 

@@ -6,15 +6,31 @@ it keeps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
-from palaestra.chat.render import ChatRenderer, Renderer, head_of, reply_of
-from palaestra.data import Observation
+from palaestra.chat.render import (
+    CHANNEL,
+    NONE,
+    ChatRenderer,
+    Renderer,
+    Tools,
+    head_of,
+    reply_of,
+    thoughts_in,
+    without_thoughts,
+)
+from palaestra.chat.template_tools import message_of, numbered
+from palaestra.data import Observation, ToolCall
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
+from palaestra.tools.calls import Parsed
+
+Thoughts = Literal["template", "keep", "strip"]
+Variables = dict[str, bool | int | float | str]
 
 
 class ContextFull(Exception):
@@ -47,75 +63,202 @@ class Dialogue:
     turn in another way, for instance without the thoughts of a reply, a new segment begins with the dialogue as the
     template writes it now. What was sampled stays exact in the segment in which it was sampled.
 
+    The calls of a reply stay as they were sampled, too, also where the template would write them in another form.
+
     Args:
-        turns: most turns in a prompt; None: all. drop: number of turns that are dropped at once. keep_first: never drop
-            the first turn.
+        turns: most turns in a prompt; None: all. The results of a role's own tools belong to the turn of their call.
+        drop: number of turns that are dropped at once. keep_first: never drop the first turn.
+        thoughts: what becomes of the thoughts of earlier turns. variables: further variables of the template.
     """
 
     def __init__(
-        self, renderer: ChatRenderer, turns: int | None = None, drop: int = 1, keep_first: bool = False
+        self,
+        renderer: ChatRenderer,
+        turns: int | None = None,
+        drop: int = 1,
+        keep_first: bool = False,
+        *,
+        thoughts: Thoughts = "template",
+        variables: Mapping[str, Any] = NONE,
     ) -> None:
         self._renderer, self._turns, self._drop, self._keep_first = renderer, turns, drop, keep_first
-        self._held: list[list[dict[str, Any]]] = []  # the messages of each held turn, its reply last
-        self._shown = ""  # the segment as text
+        self._thoughts, self._variables = thoughts, variables
+        self._held: list[list[dict[str, Any]]] = []  # the messages of each held turn, its replies among them
         self._instruction: str | None = None
+        self._tools: Tools = ()
+        self._before = ""  # what the template wrote at the last prompt
+        self._reply = _Reply()
+        self._calls = 0
         self._segment, self._fresh = -1, True
         self.length = 0
 
     def observe(self, observation: Observation) -> Prompt:
-        if not self._held and self._segment < 0:
-            self._instruction = observation.instruction
-            self._held.append(self._renderer.opening(None, observation))
+        if self._segment < 0:
+            self._instruction, self._tools = observation.instruction, tuple(observation.tools or ())
+        new = self._renderer.turn(observation)
+        if self._held and new[0]["role"] == "tool":
+            new = [{**message, **self._reply.call(place)} for place, message in enumerate(new)]
+            self._held[-1] += new
         else:
-            self._held.append([self._renderer.turn(observation)])
+            if self._reply.called and new[0]["role"] == "user":  # the environment has answered the calls
+                new = [{**new[0], "role": "tool", **self._reply.call(-1)}, *new[1:]]
+            self._held.append(new)
         if self._turns is not None and len(self._held) > self._turns:
             pinned = 1 if self._keep_first and self._turns > 1 else 0
             del self._held[pinned : pinned + min(self._drop, len(self._held) - 1 - pinned)]
             self._fresh = True
-        written, follows = self._written()
-        fresh = self._fresh or not follows
-        ids = self._renderer.ids(written if fresh else written[len(self._shown) :])
+        written, added = self._written(), None
+        if not self._fresh:
+            added = self._added(written, new)
+            if added is None:
+                written, added = self._trimmed(new) or (written, None)
+        fresh = added is None
+        ids = self._renderer.ids(written if added is None else added)
         self._segment += fresh
         self.length = len(ids) if fresh else self.length + len(ids)
-        self._shown, self._fresh = written, False
+        self._before, self._fresh = written, False
         return Prompt(ids, self._segment, fresh)
 
-    def _written(self) -> tuple[str, bool]:
-        """The dialogue as text, and whether it begins with what the segment shows."""
-        written = self._renderer.written(self._messages())
-        if not self._fresh and not written.startswith(self._shown):
-            reply = self._held[-2][-1]  # some templates write a space before a reply, which the model has sampled
-            spaced, reply["content"] = reply["content"], reply["content"].lstrip()
-            without = self._renderer.written(self._messages())
-            if without.startswith(self._shown):
-                return without, True
-            reply["content"] = spaced
-        return written, written.startswith(self._shown)
+    # ---- the dialogue as the template writes it -----------------------------------------------------------
+    def _written(self) -> str:
+        keep = self._thoughts == "keep"
+        return self._renderer.written(self._messages(), tools=self._tools, keep=keep, variables=self._variables)
 
     def _messages(self) -> list[dict[str, Any]]:
-        messages = [message for turn in self._held for message in turn]
-        return self._renderer.led(self._instruction, messages)
+        """All messages of the dialogue. A result whose call was dropped is a message of the user."""
+        messages: list[dict[str, Any]] = []
+        for place, turn in enumerate(self._held):
+            stripped = self._thoughts == "strip" and place < len(self._held) - 1
+            for message in turn:
+                if message["role"] == "tool" and not self._answers(messages):
+                    message = {"role": "user", "content": message["content"]}
+                messages.append(without_thoughts(message) if stripped else message)
+        return self._renderer.led(self._instruction, messages, self._tools)
+
+    def _answers(self, before: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether a result can follow these messages in the template."""
+        last = before[-1] if before else {"role": ""}
+        alone = last["role"] == "assistant" and self._renderer.support.alone
+        return last["role"] == "tool" or "tool_calls" in last or alone
+
+    def _added(self, written: str, new: Sequence[Mapping[str, Any]]) -> str | None:
+        """What follows the last reply, if the template writes all before as the segment shows it; else None."""
+        reply = self._reply
+        if written.startswith(self._before):
+            rest = written[len(self._before) :]
+            if reply.text is not None and rest.startswith(reply.text):
+                return rest[len(reply.text) :]
+            end = self._renderer.end_in(rest)
+            if "tool_calls" in reply.message and end is not None and self._has_thoughts(rest[: end[0]]):
+                if not reply.end:
+                    return rest[end[0] :]
+                if reply.end.endswith(rest[slice(*end)]):
+                    return rest[end[1] :]
+        if self._thoughts != "keep":
+            return None
+        after = self._messages()[-len(new) :]
+        follows = self._renderer.following(reply.message, after, self._tools, variables=self._variables)
+        end = self._renderer.end_in(follows)
+        return follows if end is None else follows[end[1] if reply.end else end[0] :]
+
+    def _has_thoughts(self, written: str) -> bool:
+        """Whether the template's text of the last reply has the reply's thoughts."""
+        return all(self._renderer.as_written(thought) in written for thought in self._reply.thoughts)
+
+    def _trimmed(self, new: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """The dialogue, and what follows the last reply, without the white space before that reply.
+
+        Some templates write a space there, and the model has sampled it, too.
+        """
+        message = self._reply.message
+        spaced = message.get("content", "")
+        if "tool_calls" in message or spaced == spaced.lstrip():
+            return None
+        message["content"] = spaced.lstrip()
+        written = self._written()
+        added = self._added(written, new)
+        if added is None:
+            message["content"] = spaced
+            return None
+        return written, added
 
     def respond(self, ids: np.ndarray) -> None:
         renderer, kept = self._renderer, [int(i) for i in ids]
         closing = renderer.closing
         count = next((n for n in range(len(closing), 0, -1) if tuple(kept[-n:]) == closing[:n]), 0)
         kept = kept[: len(kept) - count]
-        if kept and not count and kept[-1] in renderer.stop:  # an end that the template does not write
-            kept.pop()
-            self._fresh = True
+        end = renderer.closed(count)
+        other_end = bool(kept) and not count and kept[-1] in renderer.stop
+        if other_end:  # an end that the template may not write
+            end = renderer.name_of(kept.pop())
         said = renderer.said(np.array(kept, np.int32))
-        self._held[-1].append(reply_of(said, thinking=renderer.thinking(self._shown)))
-        self._shown += renderer.as_written(said) + renderer.closed(count)
+        _, opened = renderer.opened(self._before)
+        opened = opened if self._thoughts == "keep" else "<think>\n" if opened and "</think>" not in opened else ""
+        parsed = renderer.calls(said, self._tools) if self._tools else Parsed()
+        calls = numbered(parsed.calls, self._calls)
+        self._calls += len(calls)
+        message = self._calling(said, parsed, calls, opened) if calls else None
+        if message is None:
+            message = reply_of(said, opened=opened)
+            self._fresh = self._fresh or (other_end and self._thoughts != "keep")
+        called = bool(calls) or parsed.fault is not None
+        self._reply = _Reply(message, renderer.as_written(said) + end, end, thoughts_in(message), calls, called)
+        self._held[-1].append(message)
         self.length += len(ids)
+
+    def _calling(self, said: str, parsed: Parsed, calls: Sequence[ToolCall], opened: str) -> dict[str, Any] | None:
+        """The message of a reply with calls; None, if the template does not write it."""
+        renderer = self._renderer
+        if not renderer.support.calls:
+            return None
+        around = reply_of(parsed.said if CHANNEL not in said else said, opened=opened)
+        message = around | message_of(around["content"], calls, as_text=renderer.support.as_text)
+        return message if renderer.accepts(message, self._tools) else None
+
+
+@dataclass(slots=True)
+class _Reply:
+    """The last reply of a dialogue.
+
+    Attributes:
+        message: as the template gets it. text: as the segment shows it, with its `end`. thoughts: the texts of its
+            thoughts. calls: its calls. called: whether it tried to call.
+    """
+
+    message: dict[str, Any] = field(default_factory=dict)
+    text: str | None = None
+    end: str = ""
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    called: bool = False
+
+    def call(self, place: int) -> dict[str, str]:
+        """What a result says of the call that it answers."""
+        if not self.calls:
+            return {}
+        call = self.calls[min(place, len(self.calls) - 1)]
+        return {"name": call.name, "tool_call_id": call.id}
 
 
 @register("context", "full_history")
 class FullHistory(Context):
     """The prompt has everything since the start of the episode. It is one segment, so the engine reads each id once."""
 
+    def __init__(self, *, thoughts: Thoughts = "template", template: Variables | None = None) -> None:
+        """
+        Args:
+            thoughts: of earlier replies, for chat templates. "template": kept or left out as the template does it.
+                "keep": never left out, so the whole episode stays one segment. "strip": left out of the earlier turns,
+                so a reply with a thought ends its segment.
+            template: further variables of the chat template, such as `{enable_thinking: false}`.
+        """
+        self._thoughts, self._template = thoughts, template or {}
+
     def start(self, renderer: Renderer) -> Conversation:
-        return Dialogue(renderer) if isinstance(renderer, ChatRenderer) else _Appending(renderer)
+        if not isinstance(renderer, ChatRenderer):
+            return _Appending(renderer)
+        renderer.refuse_unknown(self._template)
+        return Dialogue(renderer, thoughts=self._thoughts, variables=self._template)
 
 
 class _Windowed:
@@ -153,24 +296,47 @@ class _Windowed:
 class Window(Context):
     """The prompt has the last turns only. A new segment repeats the ids of the turns that are kept."""
 
-    def __init__(self, *, turns: PositiveInt = 4, drop: PositiveInt = 1, keep_first: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        turns: PositiveInt = 4,
+        drop: PositiveInt = 1,
+        keep_first: bool = False,
+        thoughts: Thoughts = "template",
+        template: Variables | None = None,
+    ) -> None:
         """
         Args:
             turns: most turns in a prompt, the present one included. Higher: longer memory, more tokens.
             drop: number of turns that are dropped at once when the window is full. Higher: fewer segments, so fewer ids
                 are read twice.
             keep_first: never drop the first turn, which often states the goal.
+            thoughts, template: as in `full_history`.
         """
         self._turns, self._drop, self._keep_first = turns, drop, keep_first
+        self._thoughts, self._template = thoughts, template or {}
 
     def start(self, renderer: Renderer) -> Conversation:
-        kind = Dialogue if isinstance(renderer, ChatRenderer) else _Windowed
-        return kind(renderer, self._turns, self._drop, self._keep_first)  # type: ignore[arg-type]
+        window = (self._turns, self._drop, self._keep_first)
+        if not isinstance(renderer, ChatRenderer):
+            return _Windowed(renderer, *window)
+        renderer.refuse_unknown(self._template)
+        return Dialogue(renderer, *window, thoughts=self._thoughts, variables=self._template)
 
 
 @register("context", "latest_only")
 class LatestOnly(Context):
     """The prompt has the present observation only, so each turn is a segment. For observations that say everything."""
 
+    def __init__(self, *, template: Variables | None = None) -> None:
+        """
+        Args:
+            template: further variables of the chat template, such as `{enable_thinking: false}`.
+        """
+        self._template = template or {}
+
     def start(self, renderer: Renderer) -> Conversation:
-        return Dialogue(renderer, 1) if isinstance(renderer, ChatRenderer) else _Windowed(renderer, 1, 1, False)
+        if not isinstance(renderer, ChatRenderer):
+            return _Windowed(renderer, 1, 1, False)
+        renderer.refuse_unknown(self._template)
+        return Dialogue(renderer, 1, variables=self._template)

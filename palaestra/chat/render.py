@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
 from palaestra.chat.quoting import Quoting
-from palaestra.data import Observation
+from palaestra.chat.reply_calls import calls_of
+from palaestra.chat.template_tools import (
+    Support,
+    call_in_words,
+    in_words,
+    message_of,
+    numbered,
+    result_of,
+    support_of,
+    without_results,
+)
+from palaestra.data import Observation, ToolCall
 from palaestra.errors import EpisodeFailure, InvalidData
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
+from palaestra.tools.calls import Parsed, Unreadable, call_of
 
 SAID = "Zq7reply7qZ"  # a reply that occurs nowhere else in what a template writes
 PAST = ({"role": "user", "content": "x"}, {"role": "assistant", "content": SAID})
 THOUGHT_TAGS = ("<think>", "</think>")
 TAGS = re.compile(r"(</?think>)")
 CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
+THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+ROLES = ("system", "developer", "user", "assistant", "tool")
+CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
+Tools = Sequence[Mapping[str, Any]]  # as `palaestra.tools.Tool.declaration` gives them
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Renderer(Protocol):
-    """What contexts need: ids of an instruction, an observation and a given action, and the text of sampled ids."""
+    """What contexts and sessions need: ids of an instruction, an observation, a given action and given calls of tools;
+    the text of sampled ids, and the calls in such a text."""
 
     instructed: bool  # whether a role's instruction is the environment's, unless the recipe says otherwise
     stop: tuple[int, ...]
@@ -31,7 +51,9 @@ class Renderer(Protocol):
     def instruction(self, text: str) -> np.ndarray: ...
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
     def action(self, text: str) -> np.ndarray: ...
-    def text(self, ids: np.ndarray) -> str: ...
+    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray: ...
+    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str: ...
+    def calls(self, reply: str, tools: Tools) -> Parsed: ...
 
 
 def renderer_for(tokenizer: Any, *, stop: Iterable[int] = ()) -> Renderer:
@@ -42,7 +64,7 @@ def renderer_for(tokenizer: Any, *, stop: Iterable[int] = ()) -> Renderer:
 
     Raises: InvalidData, for a tokenizer with neither.
     """
-    if OBSERVATION in tokenizer.get_vocab():
+    if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
         return TagRenderer(tokenizer)
     if getattr(tokenizer, "chat_template", None):
         return ChatRenderer(tokenizer, stop=stop)
@@ -101,9 +123,15 @@ class TagRenderer:
     def action(self, text: str) -> np.ndarray:
         return np.array([*self._encode(text), self._end], np.int32)
 
-    def text(self, ids: np.ndarray) -> str:
+    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
+        return self.action("\n".join(map(call_in_words, calls)))
+
+    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
         kept = [int(i) for i in ids if i != self._end]
         return str(self._tokenizer.decode(kept, skip_special_tokens=True)).strip()
+
+    def calls(self, reply: str, tools: Tools) -> Parsed:
+        return calls_of(reply, tools)
 
 
 class ChatRenderer:
@@ -136,8 +164,8 @@ class ChatRenderer:
         self.closing: tuple[int, ...] = tuple(run if eos in run else run[:1])  # ids at the end of a reply
         vocabulary = tokenizer.get_vocab()
         self._channels = CHANNEL in vocabulary and "<|return|>" in vocabulary
-        ended = [vocabulary["<|return|>"], vocabulary.get("<|call|>")] if self._channels else self.closing[-1:]
-        ends = [i for i in (*ended, eos, *stop) if i is not None]
+        ended = [vocabulary["<|return|>"]] if self._channels else self.closing[-1:]
+        ends = [i for i in (*ended, *map(vocabulary.get, CALL_ENDS), eos, *stop) if i is not None]
         self.stop: tuple[int, ...] = tuple(dict.fromkeys(int(i) for i in ends))
         self._closing = self.closed(len(self.closing))
         self._system = self._has_system()
@@ -168,22 +196,63 @@ class ChatRenderer:
         except Exception:  # a template may refuse a role by any exception
             return False
 
-    def written(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def written(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Tools = (),
+        keep: bool = False,
+        variables: Mapping[str, Any] = NONE,
+    ) -> str:
         """The template's text for a dialogue after which the policy speaks, in the form that `ids` reads.
 
-        Replies may have thoughts in `<think>` tags, which the template keeps or leaves out.
+        Args:
+            tools: the tools to declare, if the template can; `led` declares them in words if it cannot.
+            keep: write the thoughts of replies as they are; False: the template keeps or leaves them out.
+            variables: further variables of the template, such as `enable_thinking`.
         """
-        quoted = [self._quoted(message) for message in messages]
-        if self._parts:
-            quoted = [_in_parts(message) for message in quoted]
-        return self._quoting.own(
-            str(self._tokenizer.apply_chat_template(quoted, tokenize=False, add_generation_prompt=True))
-        )
+        if tools and not self.support.declares:
+            messages, tools = without_results(messages), ()
+        hidden: list[str] | None = [] if keep else None
+        quoted = [self._quoted(message, hidden) for message in messages]
+        written = self._quoting.own(self._applied(quoted, tools=self._quoting.quote(list(tools)), **variables))
+        for place, thought in enumerate(hidden or ()):
+            written = written.replace(self._quoting.place(place), thought)
+        return written
 
-    def _quoted(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        if message["role"] == "assistant":
-            return {name: said if name == "role" else self.quoted_reply(said) for name, said in message.items()}
-        return dict(self._quoting.quote(dict(message)))
+    def _applied(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), **variables: Any) -> str:
+        """The template's text for these messages as they are."""
+        shaped = [_in_parts(message) if self._parts else dict(message) for message in messages]
+        given = {"add_generation_prompt": True, **variables}
+        return str(self._tokenizer.apply_chat_template(shaped, tools=list(tools) or None, tokenize=False, **given))
+
+    @cached_property
+    def support(self) -> Support:
+        """What the template writes of tools."""
+        return support_of(self._applied)
+
+    def _quoted(self, message: Mapping[str, Any], hidden: list[str] | None = None) -> dict[str, Any]:
+        """A message in which special tokens are marks. `hidden` gets the thoughts that a placeholder stands for."""
+        if message["role"] not in ROLES:
+            raise EpisodeFailure(
+                boundary="environment",
+                where="contexts",
+                what=f"a message has the role {str(message['role'])[:40]!r}.",
+                options=ROLES,
+                remedy="Correct `Observation.messages`.",
+            )
+        if message["role"] != "assistant":
+            return dict(self._quoting.quote(dict(message)))
+        quoted = {name: said if name == "role" else self._quoted_part(said) for name, said in message.items()}
+        thought = THOUGHT.match(str(message.get("content"))) if hidden is not None else None
+        if hidden is not None and thought is not None:
+            rest = self.quoted_reply(message["content"][thought.end() :])
+            quoted["content"] = self._quoting.place(len(hidden)) + rest
+            hidden.append(self.as_written(thought[0]))
+        return quoted
+
+    def _quoted_part(self, part: Any) -> Any:
+        return self.quoted_reply(part) if isinstance(part, str) else self._quoting.quote(part)
 
     def quoted_reply(self, reply: str) -> str:
         """A reply in which the tags of its thoughts are the only special tokens."""
@@ -197,31 +266,79 @@ class ChatRenderer:
         """The text of the first `count` ids of `closing`, in the form of `written`."""
         return self._quoting.named(self.closing[:count])
 
-    def thinking(self, written: str) -> bool:
-        """Whether a prompt ends inside a thought, which the template has opened."""
-        return written.rstrip().endswith(self._quoting.own("<think>"))
+    def name_of(self, token: int) -> str:
+        """An id that ends a reply, as `written` writes it."""
+        return self._quoting.named([token]) if self._quoting.knows(token) else ""
+
+    def refuse_unknown(self, variables: Mapping[str, Any]) -> None:
+        """Raises: InvalidData, for a variable that does not occur in the template."""
+        template = self._tokenizer.chat_template
+        texts = template.values() if isinstance(template, Mapping) else [template]
+        for name in variables:
+            if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
+                raise InvalidData(
+                    where="agents.*.context, template",
+                    what=f"the chat template has no variable `{name}`.",
+                    remedy="Leave it out; `tokenizer.chat_template` shows which variables the template reads.",
+                )
 
     def ids(self, text: str) -> np.ndarray:
         """The ids of a text that `written` gave, or of a part of it."""
         return np.array(self._quoting.ids(text), np.int32)
 
-    def opening(self, instruction: str | None, observation: Observation) -> list[dict[str, Any]]:
-        """The messages of a first turn."""
-        messages = [dict(m) for m in observation.messages or ()] or [user(_text_of(observation))]
-        return self.led(instruction, messages)
+    def end_in(self, written: str) -> tuple[int, int] | None:
+        """Where the first id that ends a reply stands in a text of `written`."""
+        found = self._ends.search(written)
+        return None if found is None else found.span()
 
-    def led(self, instruction: str | None, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A dialogue with its instruction. Without a system role, it stands before the first message."""
+    @cached_property
+    def _ends(self) -> re.Pattern[str]:
+        return re.compile("|".join(re.escape(self._quoting.named([i])) for i in self.stop if self._quoting.knows(i)))
+
+    def turn(self, observation: Observation) -> list[dict[str, Any]]:
+        """The messages of an observation."""
+        return [dict(m) for m in observation.messages or ()] or [user(_text_of(observation))]
+
+    def led(
+        self, instruction: str | None, messages: Sequence[Mapping[str, Any]], tools: Tools = ()
+    ) -> list[dict[str, Any]]:
+        """A dialogue with its instruction, and with the tools if the template cannot declare them.
+
+        Without a system role, the instruction stands before the first message.
+        """
+        words = in_words(tools) if tools and not self.support.declares else None
+        instruction = "\n\n".join(filter(None, (instruction, words)))
+        given = [dict(message) for message in messages]
         if not instruction:
-            return messages
-        first = messages[0]
+            return given
+        first = given[0]
         if first["role"] == "system" or not self._system:
-            return [{**first, "content": f"{instruction}\n\n{first['content']}"}, *messages[1:]]
-        return [{"role": "system", "content": instruction}, *messages]
+            return [{**first, "content": f"{instruction}\n\n{first['content']}"}, *given[1:]]
+        return [{"role": "system", "content": instruction}, *given]
 
-    def turn(self, observation: Observation) -> dict[str, Any]:
-        """The message of a later turn."""
-        return user(_text_of(observation))
+    def accepts(self, reply: Mapping[str, Any], tools: Tools) -> bool:
+        """Whether the template writes all calls of a reply; some write one call only."""
+        calls = reply["tool_calls"]
+        marks = [f"{SAID}{place}" for place in range(len(calls))]
+        marked = [_with_argument(call, mark, self.support.as_text) for call, mark in zip(calls, marks, strict=True)]
+        results = [result_of("x", call["function"]["name"], call["id"]) for call in calls]
+        try:
+            written = self.written([user("x"), dict(reply, tool_calls=marked), *results], tools=tools)
+        except Exception:  # a template may refuse a message by any exception
+            return False
+        return all(mark in written for mark in marks)
+
+    def following(
+        self, reply: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], tools: Tools, **style: Any
+    ) -> str:
+        """What the template writes after a reply: its end, these messages and the head of the next reply."""
+        short = [dict(reply, content=SAID)]
+        if "tool_calls" in reply:
+            *others, last = reply["tool_calls"]
+            marked = _with_argument(last, SAID, self.support.as_text)
+            short[0] |= {"content": "", "tool_calls": [*others, marked]}
+        written = self.written([user("x"), *short, *messages], tools=tools, **style)
+        return written[written.rindex(SAID) + len(SAID) :]
 
     # ---- one turn alone -----------------------------------------------------------------------------------
     def instruction(self, text: str) -> np.ndarray:
@@ -231,46 +348,106 @@ class ChatRenderer:
         """
         if not self._system:
             raise _no_instruction("it has no system message")
-        whole, turn = self.written([{"role": "system", "content": text}, user("x")]), self._opening("x")
+        whole, turn = self.written([{"role": "system", "content": text}, user("x")]), self._opening([user("x")])
         if not whole.endswith(turn):
             raise _no_instruction("a system message changes the turn after it")
         return self.ids(whole.removesuffix(turn))
 
-    def _opening(self, text: str) -> str:
+    def _opening(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of a turn after which the policy speaks, without the end of the turn before."""
-        return self._next(text).removeprefix(self._between)
+        return self._after_reply(messages).removeprefix(self._between)
 
     @cached_property
     def _between(self) -> str:
         """What follows the end of a reply whatever comes next, often a newline."""
-        last = self._quoting.own(
-            str(self._tokenizer.apply_chat_template(self._shaped(PAST), tokenize=False, add_generation_prompt=False))
-        )
+        last = self._quoting.own(self._applied(PAST, add_generation_prompt=False))
         return last[last.rindex(SAID) + len(SAID) :].removeprefix(self._closing)
 
-    def _shaped(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [_in_parts(message) if self._parts else dict(message) for message in messages]
-
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        if not first:
-            return self.ids(self._next(_text_of(observation)))
-        if observation.instruction:  # `instruction` has written the head of the segment
-            return self.ids(self._opening(_text_of(observation)))
-        return self.ids(self.written(self.opening(None, observation)))
+        messages = self.turn(observation)
+        if first and not observation.instruction:
+            return self.ids(self.written(messages))
+        if first:  # `instruction` has written the head of the segment
+            if messages[0]["role"] == "system" and len(messages) > 1:
+                system, turn, *others = messages
+                messages = [{**turn, "content": f"{system['content']}\n\n{turn['content']}"}, *others]
+            return self.ids(self._opening(messages))
+        if observation.messages:
+            return self.ids(self._after_reply(messages))
+        return self.ids(self._next(_text_of(observation)))
 
     def _next_plain(self, text: str) -> str:
-        longer = self.written([*PAST, user(text)])
+        return self._after_reply([user(text)])
+
+    def _after_reply(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        longer = self.written([*PAST, *messages])
         return longer[longer.index(SAID) + len(SAID) :].removeprefix(self._closing)
 
     def action(self, text: str) -> np.ndarray:
         head = self._quoting.own(f"{CHANNEL}final<|message|>") if self._channels else ""
         return np.append(self.ids(head + self.as_written(text)), self.stop[:1]).astype(np.int32)
 
-    def text(self, ids: np.ndarray) -> str:
+    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
+        """The ids of a reply with these calls, as the template writes it, with its end.
+
+        Raises: InvalidData, if the template does not write them.
+        """
+        if not self.support.calls:
+            return self.action("\n".join(map(call_in_words, calls)))
+        asked = self.written([user("x")], tools=tools)
+        message = message_of("", numbered(calls, 0), as_text=self.support.as_text)
+        if not self.accepts(message, tools):
+            raise InvalidData(
+                where="policy language",
+                what=f"the chat template does not write a reply with {len(calls)} calls of tools.",
+                remedy="Make one call in each turn of a demonstration.",
+            )
+        written = self.written([user("x"), message], tools=tools, variables={"add_generation_prompt": False})
+        begin, opened = self.opened(asked)
+        reply = written[begin:]
+        if opened:  # the prompt has opened a thought, which stays empty
+            open_tag, close_tag = (self._quoting.own(tag) for tag in THOUGHT_TAGS)
+            reply = re.sub(rf"\A{re.escape(open_tag)}\s*", "", reply)
+            reply = re.sub(rf"\A{re.escape(close_tag)}\s*", "", reply)
+            reply = reply if opened.rstrip().endswith("</think>") else f"{close_tag}\n\n{reply}"
+        end = self.end_in(reply)
+        ids = self.ids(reply if end is None else reply[: end[1]])
+        return ids if end is not None else np.append(ids, self.stop[0]).astype(np.int32)
+
+    def opened(self, written: str) -> tuple[int, str]:
+        """The thought, open or empty, with which a prompt ends: where it begins, and its text."""
+        begin, end = (re.escape(self._quoting.own(tag)) for tag in THOUGHT_TAGS)
+        found = re.search(rf"{begin}(\s*)(?:{end}(\s*))?\Z", written)
+        if found is None:
+            return len(written), ""
+        return found.start(), f"<think>{found[1]}" + ("" if found[2] is None else f"</think>{found[2]}")
+
+    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
+        """The text of sampled ids. Special tokens are left out, except in a reply that calls tools."""
         said = self.said(ids)
+        if tools:
+            ended = len(ids) > 0 and int(ids[-1]) in self.stop
+            whole = self.said(ids[:-1] if ended else ids).strip()
+            parsed = self.calls(whole, tools)
+            if parsed.calls or parsed.fault is not None:
+                return whole
         if self._channels and CHANNEL in said:
             return _without_channels(said)
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)).strip()
+
+    def calls(self, reply: str, tools: Tools) -> Parsed:
+        """The calls in a reply: by the tokenizer's own `response_template` if it has one, else by `calls_of`."""
+        template = getattr(self._tokenizer, "response_template", None)
+        if template is None:
+            return calls_of(reply, tools)
+        if "</think>" in reply and "<think>" not in reply.partition("</think>")[0]:
+            reply = f"<think>{reply}"  # the prompt has opened the thought
+        try:
+            message = self._tokenizer.parse_response(reply, prefix="", tools=[dict(tool) for tool in tools])
+            calls = [call_of(_flat(call)) for call in message.get("tool_calls") or ()]
+        except (Unreadable, ValueError, KeyError, TypeError) as error:
+            return Parsed(said=reply.strip(), fault=str(error).splitlines()[0][:200])
+        return Parsed(tuple(calls), str(message.get("content") or ""))
 
     def said(self, ids: np.ndarray) -> str:
         """The text of sampled ids with the special tokens inside it."""
@@ -282,24 +459,51 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def reply_of(said: str, *, thinking: bool) -> dict[str, Any]:
+def reply_of(said: str, *, opened: str = "") -> dict[str, Any]:
     """The message of a reply, for the template to write again.
 
     Args:
-        thinking: the prompt has opened a thought, which the reply continues.
+        opened: the beginning of a thought in the prompt, which the reply continues.
     """
     if CHANNEL in said:  # gpt-oss
         thoughts = re.findall(r"<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)", said, re.DOTALL)
         final = said.rpartition("<|channel|>final<|message|>")
         return {"role": "assistant", "content": final[2] if final[1] else "", "thinking": "\n".join(thoughts)}
-    return {"role": "assistant", "content": f"<think>\n{said}" if thinking else said}
+    return {"role": "assistant", "content": opened + said}
+
+
+def _with_argument(call: Mapping[str, Any], text: str, as_text: bool) -> dict[str, Any]:
+    """A call of a message with this text as its only argument."""
+    arguments: Any = json.dumps({"x": text}) if as_text else {"x": text}
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def thoughts_in(message: Mapping[str, Any]) -> list[str]:
+    """The texts of the thoughts of a reply's message."""
+    content, thinking = str(message.get("content") or ""), str(message.get("thinking") or "").strip()
+    inside = [one.strip() for one in re.findall(r"<think>(.*?)</think>", content, re.DOTALL)]
+    return [one for one in (*inside, thinking) if one]
+
+
+def without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without the thoughts of a reply."""
+    if message["role"] != "assistant":
+        return dict(message)
+    kept = {name: value for name, value in message.items() if name != "thinking"}
+    return kept | {"content": THOUGHT.sub("", str(message.get("content") or ""))}
+
+
+def _flat(call: Any) -> Any:
+    """A call of `parse_response` as `call_of` reads it."""
+    inside = call.get("function", call) if isinstance(call, Mapping) else call
+    return {key: inside[key] for key in ("name", "arguments") if key in inside}
 
 
 def _without_channels(said: str) -> str:
     """A reply of gpt-oss with its analysis as a thought; a call of a tool stays as it is."""
     if "to=functions." in said:
         return said
-    message = reply_of(said, thinking=False)
+    message = reply_of(said)
     content = re.sub(r"<\|[a-z]+\|>", "", message["content"]).strip()
     return f"<think>{message['thinking']}</think>{content}" if message["thinking"] else content
 

@@ -2,39 +2,69 @@
 
 These forms are known: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`), Llama (`{"name",
 "parameters"}`, `<|python_tag|>`), Mistral (`[TOOL_CALLS]`), gpt-oss (`to=functions.NAME … <|message|>{…}`), Qwen3-Coder
-(`<function=NAME><parameter=KEY>`) and GLM (`<arg_key>`, `<arg_value>`). Reading never raises.
+and Nemotron (`<function=NAME><parameter=KEY>`), GLM (`<arg_key>`, `<arg_value>`), DeepSeek (`<｜tool▁sep｜>`), LFM2
+(`<|tool_call_start|>[NAME(KEY=VALUE)]`), Gemma 4 (`<|tool_call>call:NAME{…}`), MiniMax and Muse (`<invoke name=…>`).
+Reading never raises.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.data import ToolCall
 from palaestra.tools.calls import Parsed, Unreadable, call_of, loads, outside_thoughts, without
+from palaestra.tools.format_code import QUIET, read_call
+from palaestra.tools.schema import kinds
 
 BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 FUNCTION = re.compile(r"<function=([^>\s]+)\s*>(.*?)</function>", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([^>\s]+)\s*>\n?(.*?)\n?</parameter>", re.DOTALL)
 GLM = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 HARMONY = re.compile(r"to=functions\.([\w.-]+).*?<\|message\|>", re.DOTALL)
+DEEPSEEK = re.compile(
+    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>(\S+)\s*```json\s*(.*?)\s*```|(\S+?)<｜tool▁sep｜>(.*?))\s*"
+    r"<｜tool▁call▁end｜>",
+    re.DOTALL,
+)
+LISTED = re.compile(r"<\|tool_call_start\|>(.*?)<\|tool_call_end\|>", re.DOTALL)
+GEMMA = re.compile(r"<\|tool_call>call:([\w.-]+)(\{.*?\})<tool_call\|>", re.DOTALL)
+GEMMA_TEXT = re.compile(r'<\|"\|>(.*?)<\|"\|>', re.DOTALL)
+GEMMA_KEY = re.compile(r"(?<=[{,])\s*([A-Za-z_][\w-]*)\s*:")
+INVOKE = re.compile(r"""<(?:\w+:)?invoke name=["']([^"']+)["']>(.*?)</(?:\w+:)?invoke>""", re.DOTALL)
+INVOKED = re.compile(r"""<(?:\w+:)?parameter name=["']([^"']+)["'][^>]*>\n?(.*?)\n?</(?:\w+:)?parameter>""", re.DOTALL)
 MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*([\w.-]+)?(?:\[ARGS\]|\[CALL_ID\][^\[]*\[ARGS\])?")
 OBJECT = re.compile(r"""(?:<\|python_tag\|>\s*)?\[?\s*(\{\s*"(?:name|arguments|parameters|type|function|id)"\s*:)""")
+Tools = Mapping[str, Mapping[str, Any]]  # name → JSON schema of the arguments
 
 
-def calls_of(reply: str) -> Parsed:
-    """The calls of a reply. If any of them is unreadable, there are none, and `fault` says why."""
+def calls_of(reply: str, tools: Sequence[Mapping[str, Any]] = ()) -> Parsed:
+    """The calls of a reply. If any of them is unreadable, there are none, and `fault` says why.
+
+    Args:
+        tools: the declared tools. Forms without quotes write the text "7" and the number 7 in the same way, and the
+            schema of the argument decides which it is.
+    """
+    schemas = schemas_of(tools)
     calls: list[ToolCall] = []
     spans: list[tuple[int, int]] = []
     try:
         for start, stop in _outside(reply):
-            found = _in_stretch(reply, start, stop)
+            found = _in_stretch(reply, start, stop, schemas)
             calls += [call for some, _ in found for call in some]
             spans += [span for _, span in found]
     except Unreadable as error:
         return Parsed(said=reply.strip(), fault=str(error))
     return Parsed(tuple(calls), without(reply, spans))
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Tools:
+    """The schemas of declared tools by name."""
+    return {one["function"]["name"]: one["function"].get("parameters", {}) for one in tools}
 
 
 def _outside(reply: str) -> list[tuple[int, int]]:
@@ -44,40 +74,47 @@ def _outside(reply: str) -> list[tuple[int, int]]:
     return [(max(a, start), b) for a, b in outside_thoughts(reply) if b > start]
 
 
-def _in_stretch(text: str, start: int, stop: int) -> list[tuple[list[ToolCall], tuple[int, int]]]:
-    """The calls between two places, with the spans that they take. The first form that occurs is the reply's form."""
-    blocks = list(BLOCK.finditer(text, start, stop))
-    if blocks:
-        return [(_block(one[1]), one.span()) for one in blocks]
-    functions = list(FUNCTION.finditer(text, start, stop))
-    if functions:
-        return [([_function(one)], one.span()) for one in functions]
+def _in_stretch(text: str, start: int, stop: int, tools: Tools) -> list[tuple[list[ToolCall], tuple[int, int]]]:
+    """The calls between two places, with the spans that they take. The first form that occurs is the reply's form.
+
+    Raises: Unreadable.
+    """
+    for opening, pattern, read in FORMS:
+        found = list(pattern.finditer(text, start, stop))
+        if text.count(opening, start, stop) > len(found):
+            raise Unreadable(f"the call that begins with {opening} is not complete")
+        if found:
+            return [(read(one, tools), one.span()) for one in found]
     harmony = list(HARMONY.finditer(text, start, stop))
     if harmony:
         return [
             ([ToolCall(name=one[1], arguments=_arguments(loads(text, one.end())[0]))], one.span()) for one in harmony
         ]
-    found: list[tuple[list[ToolCall], tuple[int, int]]] = []
+    found_at: list[tuple[list[ToolCall], tuple[int, int]]] = []
     while (mark := MISTRAL.search(text, start, stop)) is not None:
         begin = _skip(text, mark.end())
         value, start = loads(text, begin)
         calls = [ToolCall(name=mark[1], arguments=_arguments(value))] if mark[1] else _listed(value)
-        found.append((calls, (mark.start(), start)))
+        found_at.append((calls, (mark.start(), start)))
     while (opened := OBJECT.search(text, start, stop)) is not None:
         value, start = loads(text, opened.start(1))
-        found.append(([_call(value)], (opened.start(), start)))
-    return found
+        found_at.append(([_call(value)], (opened.start(), start)))
+    return found_at
 
 
-def _block(body: str) -> list[ToolCall]:
+# ---- forms with an opening and an end ---------------------------------------------------------------------
+def _block(found: re.Match[str], tools: Tools) -> list[ToolCall]:
     """The calls inside `<tool_call>`: JSON, Qwen3-Coder's tags, or GLM's pairs."""
+    body = found[1]
     functions = list(FUNCTION.finditer(body))
+    if body.count("<function=") > len(functions):
+        raise Unreadable("the call that begins with <function= is not complete")
     if functions:
-        return [_function(one) for one in functions]
+        return [call for one in functions for call in _function(one, tools)]
     pairs = list(GLM.finditer(body))
-    if pairs:
-        arguments = {pair[1].strip(): _value(pair[2].strip()) for pair in pairs}
-        return [ToolCall(name=body[: pairs[0].start()].strip(), arguments=arguments)]
+    name = (body[: pairs[0].start()] if pairs else body).strip()
+    if pairs or name in tools:
+        return [_of_pairs(name, ((pair[1].strip(), pair[2].strip()) for pair in pairs), tools)]
     begin = _skip(body, 0)
     value, end = loads(body, begin)
     if body[end:].strip():
@@ -85,12 +122,25 @@ def _block(body: str) -> list[ToolCall]:
     return _listed(value)
 
 
-def _function(found: re.Match[str]) -> ToolCall:
-    return ToolCall(name=found[1], arguments={one[1]: _value(one[2]) for one in PARAMETER.finditer(found[2])})
+def _function(found: re.Match[str], tools: Tools) -> list[ToolCall]:
+    return [_of_pairs(found[1], (pair.groups() for pair in PARAMETER.finditer(found[2])), tools)]
 
 
-def _value(text: str) -> Any:
-    """The JSON value that a text is; else the text itself."""
+def _invoke(found: re.Match[str], tools: Tools) -> list[ToolCall]:
+    return [_of_pairs(found[1], (pair.groups() for pair in INVOKED.finditer(found[2])), tools)]
+
+
+def _of_pairs(name: str, pairs: Any, tools: Tools) -> ToolCall:
+    """A call whose arguments are texts without quotes."""
+    schema = tools.get(name, {})
+    known = schema.get("properties", {})
+    return ToolCall(name=name, arguments={key: _value(text, known.get(key), schema) for key, text in pairs})
+
+
+def _value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
+    """The JSON value that a text is, unless its argument is a text; else the text itself."""
+    if schema is not None and kinds(schema, root) == {"string"}:
+        return text
     try:
         value, end = loads(text)
     except Unreadable:
@@ -98,6 +148,60 @@ def _value(text: str) -> Any:
     return text if text[end:].strip() else value
 
 
+def _deepseek(found: re.Match[str], tools: Tools) -> list[ToolCall]:
+    name, body = (found[1], found[2]) if found[1] else (found[3], found[4])
+    value, end = loads(body, _skip(body, 0))
+    if body[end:].strip():
+        raise Unreadable("text follows the arguments of the call")
+    return [ToolCall(name=name, arguments=_arguments(value))]
+
+
+def _python_list(found: re.Match[str], tools: Tools) -> list[ToolCall]:
+    """The calls of `[NAME(KEY=VALUE), …]`, as Python writes them."""
+    body = found[1].strip()
+    for source in (body, body.replace("\n", "\\n")):  # templates write the lines of a text as they are
+        listed = _python(source)
+        if listed is not None:
+            each = listed.elts if isinstance(listed, ast.List) else [listed]
+            return [read_call(ast.get_source_segment(source, one) or "", {}) for one in each]
+    raise Unreadable("this is no list of calls such as [find(id=3)]")
+
+
+def _python(body: str) -> ast.expr | None:
+    try:
+        with QUIET, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of unknown escapes in texts
+            return ast.parse(body, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _gemma(found: re.Match[str], tools: Tools) -> list[ToolCall]:
+    """Arguments with bare keys, and texts between `<|"|>`."""
+    texts: list[str] = []
+
+    def kept(one: re.Match[str]) -> str:
+        texts.append(json.dumps(one[1]))
+        return f"\x01{len(texts) - 1}\x01"
+
+    bare = GEMMA_TEXT.sub(kept, found[2])
+    quoted = GEMMA_KEY.sub(lambda one: f'"{one[1]}":', bare)
+    restored = re.sub(r"\x01(\d+)\x01", lambda one: texts[int(one[1])] if int(one[1]) < len(texts) else "", quoted)
+    return [ToolCall(name=found[1], arguments=_arguments(loads(restored)[0]))]
+
+
+Form = tuple[str, re.Pattern[str], Callable[[re.Match[str], Tools], list[ToolCall]]]
+FORMS: tuple[Form, ...] = (
+    ("<tool_call>", BLOCK, _block),
+    ("<function=", FUNCTION, _function),
+    ("<｜tool▁call▁begin｜>", DEEPSEEK, _deepseek),
+    ("<|tool_call_start|>", LISTED, _python_list),
+    ("<|tool_call>", GEMMA, _gemma),
+    ("invoke name=", INVOKE, _invoke),
+)
+
+
+# ---- forms in JSON ----------------------------------------------------------------------------------------
 def _listed(value: Any) -> list[ToolCall]:
     return [_call(one) for one in value] if isinstance(value, list) else [_call(value)]
 

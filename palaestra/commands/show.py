@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.commands.runs import resolve
-from palaestra.data import Play, Step, derive
+from palaestra.data import Play, Step, ToolCall, derive
 from palaestra.rollout.runner import EpisodeRunner
+from palaestra.tools.tool import example_of
 from palaestra.training.setup import build_setup
 
 IDS_PER_LINE = 16
@@ -44,7 +45,6 @@ def shown(name: str, step: Step, setup: Any) -> list[str]:
         return [*lines, f"it reads no tokens; the observation is: {step.observation.text or step.observation.vector!r}"]
     tokenizer = role.policy.tokenizer
     ids = [int(i) for i in step.prompt]
-    tools = [] if role.tools is None else [tool.manual() for tool in role.tools.tools]
     ends = ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in role.policy.renderer.stop)
     rows = [" ".join(map(str, ids[i : i + IDS_PER_LINE])) for i in range(0, len(ids), IDS_PER_LINE)]
     return [
@@ -56,8 +56,29 @@ def shown(name: str, step: Step, setup: Any) -> list[str]:
         "--- reply",
         f"reader: {_first_line(role.reader)}",
         f"ends at: {ends}",
-        *([f"tools, written as {role.tools.format}:", *tools] if tools else []),
+        *_tools(role, step),
     ]
+
+
+def _tools(role: Any, step: Step) -> list[str]:
+    """Lines about the tools of a role: how they are declared, which there are, and how a call is written."""
+    if role.tools is None:
+        return []
+    if not role.tools.native:
+        return [f"tools, written as {role.tools.format}:", *(tool.manual() for tool in role.tools.tools)]
+    declared, renderer = tuple(step.observation.tools or ()), role.policy.renderer
+    names = ", ".join(tool["function"]["name"] for tool in declared) or "none"
+    if not renderer.instructed:
+        return [f"tools: {names}. The policy has no chat template, so its prompts do not declare them."]
+    how = "by the chat template" if renderer.support.declares else "in words, since the chat template cannot"
+    example = [ToolCall(name=declared[0]["function"]["name"], arguments=_example(declared[0]))] if declared else []
+    written = [f"a call: {renderer.said(renderer.call(example, declared))!r}"] if example else []
+    return [f"tools, declared {how}: {names}", *written]
+
+
+def _example(tool: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = tool["function"]["parameters"]
+    return {name: example_of(parameters["properties"].get(name, {})) for name in parameters.get("required", ())}
 
 
 def _first_line(reader: Any) -> str:

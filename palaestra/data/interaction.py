@@ -25,21 +25,25 @@ class Observation:
 
     Attributes:
         text: the observation as text.
-        messages: the observation as chat messages (`role`, `content`), instead of `text` or with it.
+        messages: the observation as chat messages (`role`, `content`), instead of `text` or with it. Policies with a
+            chat template read them in place of `text`. Messages of the role `tool` answer the calls of the last reply.
         vector: float32 array, for network policies.
         image: uint8 array (height, width, channels).
         legal: the legal actions, if they are known: texts, or indices for discrete spaces.
         state_key: equal if, and only if, the agent's situation is the same.
         instruction: the task's instruction; contexts put it at the start of each segment.
+        tools: the tools that the agent may call in its reply, each as `palaestra.tools.Tool.declaration` gives it. Chat
+            templates declare them to the model where the role says `tools.native`.
     """
 
     text: str | None = None
-    messages: Sequence[Mapping[str, str]] | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
     vector: np.ndarray | None = None
     image: np.ndarray | None = None
     legal: Sequence[Any] | None = None
     state_key: str | None = None
     instruction: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

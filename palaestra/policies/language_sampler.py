@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ import numpy as np
 from torch import Tensor
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt
+from palaestra.chat.history import Dialogue
+from palaestra.chat.template_tools import numbered
 from palaestra.data import Action, NextPrompt, Observation, Row
 from palaestra.data.protocols import Engine, Policy, Request, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure, PalaestraError
@@ -127,6 +129,8 @@ class LanguageSession(Session):
     segment: int = -1
     unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment that the engine has not read
     in_engine: bool = False  # whether the engine has a session for this segment
+    tools: tuple[Mapping[str, Any], ...] = ()  # that the chat template declares
+    recorded: int = 0  # number of calls of tools that were recorded
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
         """Sample a response.
@@ -135,7 +139,7 @@ class LanguageSession(Session):
             none.
         """
         engine = self.policy.connected()
-        prompt = self.conversation.observe(observation)
+        prompt = self._observe(observation)
         room = self.policy.limit - self.conversation.length
         if room < 1:
             self._overflow(first=prompt.fresh and self.segment < 0)
@@ -157,17 +161,25 @@ class LanguageSession(Session):
         )
         self.unread, self.in_engine = [], True
         self.conversation.respond(response.action.tokens)
-        action = replace(response.action, text=self.policy.renderer.text(response.action.tokens))
+        text = self.policy.renderer.text(response.action.tokens, tools=self.tools)
+        action = replace(response.action, text=text)
         return replace(response, action=action, prompt=prompt.ids, segment=prompt.segment)
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take a given action. Its text is tokenized as the response."""
-        ids = self.policy.renderer.action(action.text or str(action.value))
-        return self.replay(observation, Action(text=action.text, value=action.value, tokens=ids, finish=action.finish))
+        """Take a given action. Its text is tokenized as the response; calls of tools, as the chat template writes
+        them."""
+        renderer, tools = self.policy.renderer, tuple(observation.tools or self.tools)
+        calls = tuple(numbered(action.tool_calls, self.recorded)) if tools else ()
+        self.recorded += len(calls)
+        ids = renderer.call(calls, tools) if calls else renderer.action(action.text or str(action.value))
+        given = Action(text=action.text, value=action.value, tokens=ids, finish=action.finish, tool_calls=calls)
+        if calls:
+            given.reply = renderer.text(ids, tools=tools)
+        return self.replay(observation, given)
 
     def replay(self, observation: Observation, action: Action) -> Response:
         """Take a recorded action of this policy again. Its token ids are the response; its text is not tokenized."""
-        prompt = self.conversation.observe(observation)
+        prompt = self._observe(observation)
         if self.conversation.length + len(action.tokens) > self.policy.limit:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
@@ -198,6 +210,18 @@ class LanguageSession(Session):
             return None
         prompt = self.conversation.observe(observation)
         return NextPrompt(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
+
+    def _observe(self, observation: Observation) -> Prompt:
+        """The prompt of an observation. Raises: PalaestraError, if the context cannot declare its tools."""
+        if observation.tools is not None:
+            self.tools = tuple(observation.tools)
+            if self.policy.renderer.instructed and not isinstance(self.conversation, Dialogue):
+                raise PalaestraError(
+                    where="agents.*.tools.native",
+                    what="the role's context puts turns together itself, so the chat template cannot declare tools.",
+                    remedy="Use the context `full_history`, `window` or `latest_only`, or `tools.format`.",
+                )
+        return self.conversation.observe(observation)
 
     def _enter(self, prompt: Prompt) -> None:
         """Close the previous segment in the engine, if the prompt starts a new one."""

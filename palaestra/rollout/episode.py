@@ -25,7 +25,7 @@ from palaestra.data.protocols import Response, Sampling, Session, complete
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Activity, LimitReached, Limits
-from palaestra.rollout.roles import AgentTools, Role, tools_of
+from palaestra.rollout.roles import AgentTools, Role, declared, tools_of
 
 CONVERSATION = 4096  # the segments of a role's k-th conversation have numbers from k · CONVERSATION on
 PAGE = 2**31 * CONVERSATION  # from its 4096th segment on, a conversation has numbers in further pages
@@ -96,7 +96,8 @@ class Agent:
             if results is None:
                 break
             observation = self.tools.shown(observation, said, results)
-        self.role.read(step)
+        if self.tools is None or not self.tools.act(step):
+            self.role.read(step)
         return step.action
 
     async def _answer(self, turn: Turn) -> Response:
@@ -131,7 +132,9 @@ class Agent:
             info: entries of the step's `info`. `noise` becomes a mark: 1 for a random act, which is not imitated.
         """
         action = Action(text=action, value=action) if isinstance(action, str) else action
-        with self.episode.turn(self, self.view(shown)) as turn:
+        view = self.view(shown)
+        action = action if self.tools is None else self.tools.demonstrated(action)
+        with self.episode.turn(self, view) as turn:
             step = turn.file(self.session.record(turn.observation, self.role.written(action)))
         if step.action.text != action.text:
             step.action = replace(step.action, text=action.text, value=action.value, reply=step.action.text)
@@ -164,9 +167,8 @@ class Agent:
                     what="a prompt needs a text, but the observation of this role has none.",
                     remedy="Leave the prompt out, or show the role a text.",
                 )
-            tools = "" if self.tools is None else self.tools.toolbox.explain()
-            text = self.role.prompt.replace("{tools}", tools).replace("{text}", observation.text)
-            observation = replace(observation, text=text)
+            observation = self.role.prompted(observation, self.tools)
+        observation = declared(observation, self.tools, first=self.acts == 0)
         told = self.instruction if self.rules is None else self._told(observation)
         return observation if told is None else replace(observation, instruction=told)
 

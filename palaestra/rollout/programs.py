@@ -83,8 +83,8 @@ async def record_call(agent: Agent, shown: Shown, name: str, **arguments: Any) -
         )
     observation = Observation(text=shown, state_key=shown) if isinstance(shown, str) else shown
     call = ToolCall(name=name, arguments=arguments)
-    said = tools.toolbox.write(call)
-    agent.record(observation, said)
+    said = tools.write(call)
+    agent.record(observation, Action(text=said, value=said, tool_calls=(call,) if tools.native else ()))
     assert agent.last is not None
     with agent.episode.busy():
         results = await tools.call([call], agent.last)

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.chat.readers import Bare, Reader
+from palaestra.chat.reply_calls import calls_of
+from palaestra.chat.template_tools import call_in_words, result_of
 from palaestra.data import Action, Observation, Step, ToolCall
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Policy, Sampling
 from palaestra.tools import Parsed, Tool, Toolbox
 from palaestra.tools.formats import format_of
+
+NATIVE = "native"  # stands for the format of calls that a chat template writes
+ALONE = "error: this tool acts in the environment; call it in a reply without calls of other tools"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,8 @@ class RoleTools:
     Attributes:
         tools: the tools, with different names.
         format: the format of calls, a key of palaestra.tools.formats.FORMATS.
+        native: the chat template of the policy declares the tools, those of the environment among them, and calls have
+            the form that the model was taught.
         rounds: the most texts in a row whose calls are answered. The next text is the response, also if it has calls.
         max_calls: the most calls of an episode, in all conversations together. None: no limit.
         max_chars: the most characters of a result.
@@ -33,6 +40,7 @@ class RoleTools:
 
     tools: tuple[Tool, ...] = ()
     format: str = "json"
+    native: bool = False
     rounds: int = 2
     max_calls: int | None = None
     max_chars: int = 1000
@@ -87,9 +95,19 @@ class Role:
 
     def written(self, action: Action) -> Action:
         """A given action with a reply in which the reader finds it."""
-        if action.text is None or isinstance(self.reader, Bare):
+        if action.text is None or action.tool_calls or isinstance(self.reader, Bare):
             return action
         return replace(action, text=self.reader.write(action.text), value=None)
+
+    def prompted(self, observation: Observation, tools: AgentTools | None) -> Observation:
+        """The observation with the prompt around its text, and around its last message of the user."""
+        explained = "" if tools is None or tools.native else tools.toolbox.explain()
+        prompt = (self.prompt or "{text}").replace("{tools}", explained)
+        messages = [dict(message) for message in observation.messages or ()]
+        last = next((message for message in reversed(messages) if message["role"] == "user"), None)
+        if last is not None:
+            last["content"] = prompt.replace("{text}", last["content"])
+        return replace(observation, text=prompt.replace("{text}", observation.text or ""), messages=messages or None)
 
     def told(self, agent: str, environment: Any) -> str | None:
         """What an agent of this role reads at the head of its prompts; None: nothing of its own.
@@ -118,6 +136,19 @@ class Role:
 
 
 # ---- calls of tools ----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The results of the calls of one text, in their order. Without calls: the error of a text that cannot be read."""
+
+    calls: Sequence[ToolCall]
+    texts: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """All results, one after the other."""
+        return "\n".join(self.texts)
+
+
 @dataclass(slots=True, eq=False)
 class AgentTools:
     """The tools of one agent in one episode, and those that only other roles have.
@@ -127,12 +158,26 @@ class AgentTools:
         known: name → tool, of all roles of the run. A call of another role's tool is recognized, but not run.
         formats: the format of this role's calls, or those of the other roles if it has no tools.
         toolbox: runs its tools. All conversations of the role in the episode share it, and so the limit of calls.
+        renderer: of the role's policy; it reads calls of the format "native".
+        acts: the tools of the environment, as it declares them. Their calls are acts of the role.
     """
 
     declared: RoleTools | None
     known: Mapping[str, Tool]
     formats: tuple[str, ...]
     toolbox: Toolbox
+    renderer: Any = None
+    acts: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def native(self) -> bool:
+        """Whether the chat template declares the tools."""
+        return self.declared is not None and self.declared.native
+
+    @property
+    def declarations(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools that the chat template declares: those of the role, and those of the environment."""
+        return (*(one.declaration() for one in self.toolbox.tools.values()), *self.acts) if self.native else ()
 
     @property
     def rounds(self) -> int:
@@ -142,45 +187,112 @@ class AgentTools:
     def read(self, text: str) -> Parsed:
         """The calls of a text. For a role without tools, only a call of another role's tool is one."""
         if self.declared is not None:
-            parsed = self.toolbox.format.parse(text, self.known)
+            parsed = self._parse(text)
             if parsed.fault is not None:
                 self.toolbox.unread()
             return parsed
         for name in self.formats:
-            calls = tuple(call for call in format_of(name).parse(text, self.known).calls if call.name in self.known)
+            parsed = calls_of(text) if name == NATIVE else format_of(name).parse(text, self.known)
+            calls = tuple(call for call in parsed.calls if call.name in self.known)
             if calls:
                 return Parsed(calls)
         return Parsed(said=text)
 
-    async def run(self, text: str, step: Step, *, last: bool) -> str | None:
+    def _parse(self, text: str) -> Parsed:
+        if not self.native:
+            return self.toolbox.format.parse(text, self.known)
+        read = calls_of if self.renderer is None else self.renderer.calls
+        parsed: Parsed = read(text, self.declarations)
+        return parsed
+
+    def write(self, call: ToolCall) -> str:
+        """A call as a demonstration writes it."""
+        return call_in_words(call) if self.native else self.toolbox.write(call)
+
+    async def run(self, text: str, step: Step, *, last: bool) -> Results | None:
         """The results of the calls of a text; None, if it has no calls. The step's info counts them.
 
         Args:
             last: no round is left, so that calls are not run and the text is the response.
         """
+        if self.native and not self.toolbox.tools:
+            return None  # all calls are acts
         parsed = self.read(text)
+        if self.native and parsed.calls and not self._own(parsed.calls):
+            return None
         made = len(parsed.calls) if parsed.fault is None else 1
         if last or not parsed.calls:
             if made or self.declared is not None:
                 step.info |= {"tool_call": float(made), "tool_error": float(made)}
-            return None if last or parsed.fault is None else f"error: {parsed.fault}"
+            return None if last or parsed.fault is None else Results((), [f"error: {parsed.fault}"])
         return await self.call(parsed.calls, step)
 
-    async def call(self, calls: Sequence[ToolCall], step: Step) -> str:
+    async def call(self, calls: Sequence[ToolCall], step: Step) -> Results:
         """The results of these calls. The step's info counts the calls and those that failed."""
-        results = await self.toolbox.gather(calls)
-        failed = sum(not result.ok for result in results)
-        step.info |= {"tool_call": float(len(results)), "tool_error": float(failed)}
-        return "\n".join(result.text for result in results)
+        acts = self._acts()
+        results = iter(await self.toolbox.gather([call for call in calls if call.name not in acts]))
+        found = [None if call.name in acts else next(results) for call in calls]
+        failed = sum(result is None or not result.ok for result in found)
+        step.info |= {"tool_call": float(len(found)), "tool_error": float(failed)}
+        return Results(calls, [ALONE if result is None else result.text for result in found])
 
-    def shown(self, observation: Observation, said: str, results: str) -> Observation:
+    def _acts(self) -> set[str]:
+        """The names of the environment's tools that are no tools of the role."""
+        return {one["function"]["name"] for one in self.acts} - self.toolbox.tools.keys()
+
+    def _own(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether any of these calls is for the role's own tools, or for none."""
+        return any(call.name not in self._acts() for call in calls)
+
+    def act(self, step: Step) -> bool:
+        """Make the calls of the environment's tools in a reply the act. Returns whether the reply has such calls.
+
+        The environment gets them as JSON. A call that cannot be read goes to the environment as it is.
+        """
+        reply = step.action.text
+        if not self.acts or reply is None:
+            return False
+        parsed = self._parse(reply)
+        if parsed.fault is not None:
+            step.info["invalid"] = 1.0
+            return True
+        if not parsed.calls or (self.toolbox.tools and self._own(parsed.calls)):
+            return False
+        calls = [ToolCall(name=call.name, arguments=call.arguments) for call in parsed.calls]
+        text = "\n".join(format_of("json").write(call) for call in calls)
+        step.action = replace(step.action, text=text, value=text, reply=reply, tool_calls=calls)
+        return True
+
+    def demonstrated(self, action: Action) -> Action:
+        """A given action, with its calls of the environment's tools where the template writes them."""
+        if not self.acts or action.tool_calls or action.text is None:
+            return action
+        return replace(action, tool_calls=format_of("json").parse(action.text, {}).calls)
+
+    def shown(self, observation: Observation, said: str, results: Results) -> Observation:
         """The observation that the agent reads after a call."""
-        answer = f"tool: {results}"
+        answer = f"tool: {results.text}"
         head = observation.text if self.declared is not None and self.declared.repeat else None
         key = None if observation.state_key is None else f"{observation.state_key}\n{said}\n{answer}"
         instruction = observation.instruction if head is not None else None
         text = answer if head is None else f"{head}\n{said}\n{answer}"
-        return replace(observation, text=text, state_key=key, instruction=instruction)
+        messages = None
+        if self.native:
+            names = [call.name for call in results.calls] or [""]
+            messages = [result_of(text, name) for name, text in zip(names, results.texts, strict=True)]
+        return replace(observation, text=text, messages=messages, state_key=key, instruction=instruction, tools=None)
+
+
+def declared(observation: Observation, tools: AgentTools | None, *, first: bool) -> Observation:
+    """The observation with the tools that the chat template declares.
+
+    Args:
+        tools: of the agent. first: the observation begins the conversation, which reads the tools there.
+    """
+    if tools is not None and tools.native:
+        tools.acts = tools.acts if observation.tools is None else tuple(observation.tools)
+        return replace(observation, tools=(tools.declarations or None) if first else None)
+    return observation if observation.tools is None else replace(observation, tools=None)
 
 
 def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | None = None) -> AgentTools | None:
@@ -189,16 +301,19 @@ def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | Non
     Args:
         earlier: the tools of another conversation of the role in the same episode, whose toolbox is shared.
     """
-    equipped = [other.tools for other in roles.values() if other.tools is not None and other.tools.tools]
+    given = [other.tools for other in roles.values() if other.tools is not None]
+    equipped = [tools for tools in given if tools.tools or tools.native]
     if not equipped:
         return None
-    formats = dict.fromkeys([role.tools.format] if role.tools is not None else [tools.format for tools in equipped])
-    declared = role.tools or RoleTools(format=next(iter(formats)))
-    toolbox = Toolbox(
-        declared.tools, format=declared.format, max_calls=declared.max_calls, max_chars=declared.max_chars
-    )
+    formats = dict.fromkeys(NATIVE if one.native else one.format for one in ([role.tools] if role.tools else equipped))
+    declared = role.tools or RoleTools(format=equipped[0].format)
+    toolbox = earlier.toolbox if earlier is not None else _toolbox(declared)
     known = {tool.name: tool for tools in equipped for tool in tools.tools}
-    return AgentTools(role.tools, known, tuple(formats), toolbox if earlier is None else earlier.toolbox)
+    return AgentTools(role.tools, known, tuple(formats), toolbox, role.policy.renderer)
+
+
+def _toolbox(declared: RoleTools) -> Toolbox:
+    return Toolbox(declared.tools, format=declared.format, max_calls=declared.max_calls, max_chars=declared.max_chars)
 
 
 def phrases_of(names: Sequence[str]) -> list[str]:

@@ -162,6 +162,7 @@ def _observation_to_json(observation: Observation) -> dict[str, Any]:
         legal=_encode(observation.legal),
         state_key=observation.state_key,
         instruction=observation.instruction,
+        tools=_encode(observation.tools),
     )
 
 

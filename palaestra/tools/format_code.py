@@ -49,7 +49,7 @@ class CodeCalls:
                     continue
                 try:
                     end = _end(text, opened.end() - 1)
-                    calls.append(_read(text[begin:end], tools))
+                    calls.append(read_call(text[begin:end], tools))
                     if not (closed := CLOSED.match(text, end)):
                         raise Unreadable(f"nothing may follow the call of `{opened[1]}`, found {near(text, end)}")
                 except Unreadable as error:
@@ -127,7 +127,7 @@ def _escaped(text: str, place: int, start: int) -> bool:
     return backslashes % 2 == 1
 
 
-def _read(source: str, tools: Mapping[str, Tool]) -> ToolCall:
+def read_call(source: str, tools: Mapping[str, Tool]) -> ToolCall:
     """The call in `source`, which must be one complete call."""
     try:
         with QUIET, warnings.catch_warnings():

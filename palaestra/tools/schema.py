@@ -247,6 +247,41 @@ def _pointed_at(reference: str, root: Any) -> Any:
     return found
 
 
+def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema in the form that chat templates read: no references, and `nullable` in place of a choice with null.
+
+    Templates read the key `type` of each argument. Where a schema refers to itself, `{}` stands for it.
+
+    >>> inlined({"properties": {"n": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}}})
+    {'properties': {'n': {'default': None, 'type': 'integer', 'nullable': True}}}
+    """
+    made = _inlined(schema, schema, frozenset())
+    return {name: value for name, value in made.items() if name not in ("$defs", "definitions")}
+
+
+def _inlined(value: Any, root: Mapping[str, Any], within: frozenset[str]) -> Any:
+    """`within`: the references that lead here."""
+    if isinstance(value, list | tuple):
+        return [_inlined(inner, root, within) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    reference = value.get("$ref")
+    if isinstance(reference, str):
+        if reference in within:
+            return {}
+        within |= {reference}
+        value = {**resolved(value, root), **{key: inner for key, inner in value.items() if key != "$ref"}}
+    choices = value.get("anyOf")
+    if isinstance(choices, list) and len(choices) == 2 and {"type": "null"} in choices:
+        kept: Mapping[str, Any] = next((one for one in choices if one != {"type": "null"}), {})
+        others = {key: inner for key, inner in value.items() if key != "anyOf"}
+        return _inlined({**others, **kept, "nullable": True}, root, within)
+    return {
+        key: inner if key in DATA or key in ("$defs", "definitions") else _inlined(inner, root, within)
+        for key, inner in value.items()
+    }
+
+
 def slim(schema: Any) -> Any:
     """A schema without the titles that pydantic adds, so that it is short to read."""
     if isinstance(schema, list):

@@ -15,7 +15,7 @@ import pydantic
 from palaestra.data import ToolCall
 from palaestra.docstrings import read_docstring
 from palaestra.errors import ContractError
-from palaestra.tools.schema import UnusableSchema, check, first_fault, readable, resolved, shown, slim, types
+from palaestra.tools.schema import UnusableSchema, check, first_fault, inlined, readable, resolved, shown, slim, types
 
 Fault = Literal["unknown", "arguments", "raised", "timeout", "budget", "died"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
@@ -96,7 +96,16 @@ class Tool:
         """A call with an example value for each required argument, for the explanation that agents read."""
         given = self.parameters.get("properties", {})
         names = [name for name in given if name in self.parameters.get("required", ())]
-        return ToolCall(name=self.name, arguments={name: _example(given[name]) for name in names})
+        return ToolCall(name=self.name, arguments={name: example_of(given[name]) for name in names})
+
+    def declaration(self) -> dict[str, Any]:
+        """The tool as chat templates and chat services declare it: `{"type": "function", "function": {…}}`."""
+        schema = inlined(self.parameters)
+        parameters = {"type": "object", **schema, "properties": schema.get("properties", {})}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": parameters},
+        }
 
     def signature(self) -> str:
         """The name with its arguments, such as `find(id: integer, limit: integer = 5)`."""
@@ -251,7 +260,8 @@ def _short(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     return " | ".join(types(schema)) or "any"
 
 
-def _example(schema: Mapping[str, Any]) -> Any:
+def example_of(schema: Mapping[str, Any]) -> Any:
+    """An example of a value that a schema allows."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]

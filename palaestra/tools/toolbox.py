@@ -8,10 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from palaestra.data import StopReason, ToolCall
+from palaestra.data import Action, StopReason, ToolCall
 from palaestra.errors import ContractError, MissingExtra, nearest
 from palaestra.tools.calls import Parsed
 from palaestra.tools.formats import format_of
@@ -107,6 +108,15 @@ class Toolbox:
     def write(self, call: ToolCall) -> str:
         """The call as an expert writes it."""
         return self.format.write(call, self.tools)
+
+    def spelled(self, action: Action) -> Any:
+        """What an agent wrote. Its `tool_calls`, if there are any, are written in the toolbox's format."""
+        return "\n".join(map(self.write, action.tool_calls)) if action.tool_calls else action.value
+
+    @cached_property
+    def declarations(self) -> tuple[dict[str, Any], ...]:
+        """The tools as an environment declares them in `Observation.tools`."""
+        return tuple(one.declaration() for one in self.tools.values())
 
     def unread(self) -> None:
         """Count a text as unreadable. Worlds call this where a text without any call is a fault too."""

@@ -32,10 +32,11 @@ Prompt = Annotated[str, pydantic.AfterValidator(_around_text)]
 class ToolSettings(Section):
     """The tools that only this role may call, and the limits of its calls."""
 
-    IGNORES_IF = {"use=[]": ("format", "rounds", "max_calls", "max_chars", "repeat")}
+    IGNORES_IF = {"use=[]": ("format", "rounds", "max_calls", "max_chars", "repeat"), "native=True": ("format",)}
 
     use: list[BoundPart] = []
     format: Literal["json", "tagged", "code", "words"] = "json"  # how the role writes a call
+    native: bool = False  # the chat template declares the tools, those of the environment too, and writes calls
     rounds: PositiveInt = 2  # most texts in a row whose calls are answered; the next text is the response
     max_calls: PositiveInt | None = None  # in one episode; None: no limit
     max_chars: PositiveInt = 1000  # of one result

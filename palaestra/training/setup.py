@@ -273,7 +273,7 @@ def _role(chosen: RoleSettings, policy: Any) -> Role:
 
 def _tools(chosen: ToolSettings) -> RoleTools | None:
     """The tools of a role, made once for all its episodes. Raises: ContractError, if two have the same name."""
-    if not chosen.use:
+    if not chosen.use and not chosen.native:
         return None
     options = chosen.model_dump(exclude={"use"})
     tools = RoleTools(tools=tuple(tool() for tool in chosen.use), **options)

@@ -31,9 +31,7 @@ def played(name: str, seed: int, *, turns: int = 4, context: Any = None, thought
         assert prompt.fresh == (prompt.segment != before) and prompt.segment in (before, before + 1)
         before, segments = prompt.segment, segments + prompt.fresh
         seen = [*([] if prompt.fresh else seen), *prompt.ids.tolist()]
-        whole = tokenizer.apply_chat_template(
-            renderer._shaped(talk._messages()), tokenize=False, add_generation_prompt=True
-        )
+        whole = renderer._applied(talk._messages())
         assert seen == tokenizer(whole, add_special_tokens=False)["input_ids"]
         reply = said() if draw.random() > thoughts else THOUGHT + said()
         ids = renderer.action(reply) if draw.random() < 0.8 else renderer.action(reply)[:-1]  # cut by a limit

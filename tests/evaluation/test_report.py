@@ -141,7 +141,7 @@ HOSTILE = """'"><script>alert(1)</script><img src=x onerror=alert(1)><b onmouseo
 def test_no_text_of_a_run_becomes_markup(tmp_path: Path, run: Runs, episode: Episodes) -> None:  # rule 8
     folder = run(tmp_path / "run", [], extra={HOSTILE: {HOSTILE: {"value": HOSTILE, "origin": HOSTILE}}})
     log, episodes = MetricsLog(folder), EpisodeLog(folder)
-    action = Action(text=HOSTILE, tokens=np.array([1], np.int32))
+    action = Action(text=HOSTILE, reply=f"<think>a thought</think>{HOSTILE}", tokens=np.array([1], np.int32))
     turn = Step(agent=HOSTILE, turn=0, observation=Observation(text=HOSTILE), action=action)
     chat = Step(
         agent="b", turn=1, observation=Observation(messages=[{"role": HOSTILE, "content": HOSTILE}]), action=action
@@ -168,6 +168,7 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path, run: Runs, episode: Epi
     assert not {"script", "img", "b onmouseover"} & set(reader.tags)
     assert "{{ 7 * 7 }}" in text, "text of a run is no template"
     assert "&lt;script&gt;alert(1)" in text and "<script" not in text
+    assert text.count("&lt;think&gt;a thought&lt;/think&gt;") == 2, "the reply stands above the act"
     assert text.count("&lt;script&gt;") > 12, "every place shows it"
 
 

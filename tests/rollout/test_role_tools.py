@@ -154,7 +154,7 @@ def test_a_budget_of_several_conversations() -> None:  # rule 4
         (first, "a"), (other, "b"), (first, "c"), (other, "d"), (separate, "e"),
     )]  # fmt: skip
     assert RAN == ["a", "b", "e"]
-    assert ["no calls are left" in (text or "") for text in said] == [False, False, True, True, False]
+    assert ["no calls are left" in (found.text if found else "") for found in said] == [False, False, True, True, False]
 
 
 def act() -> Step:

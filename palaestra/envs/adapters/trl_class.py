@@ -140,7 +140,7 @@ class TrlClass:
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         if not self._started:
             raise unstarted(self)
-        written = str(actions[AGENT].text or actions[AGENT].value or "")
+        written = str(self._box.spelled(actions[AGENT]) or "")
         parsed = self._box.read(written)
         self._turn += 1
         self._said.append({"role": "assistant", "content": written})
@@ -219,7 +219,7 @@ class TrlClass:
         legal = [box.write(one.sample()) for one in box.tools.values()]
         if self._advise is not None:
             legal = list(dict.fromkeys([*legal, self.expert(AGENT).text or ""]))
-        return Observation(text=text, legal=legal, instruction=box.explain())
+        return Observation(text=text, legal=legal, instruction=box.explain(), tools=box.declarations)
 
 
 # ---- rows and functions ---------------------------------------------------------------------------------------

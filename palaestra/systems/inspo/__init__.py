@@ -272,11 +272,16 @@ class InstructionPopulation:
 
 
 def refuse_mixed(played: Sequence[Trajectory]) -> None:
-    """Raise InvalidData if trajectories of one group had different instructions: their mean is not a baseline."""
-    told: dict[str, set[str | None]] = defaultdict(set)
+    """Raise InvalidData if trajectories of one group had different instructions: their mean is not a baseline.
+
+    Agents are compared by their first steps. Roles read different rules, and an environment may tell its own only once.
+    """
+    told: dict[tuple[str, str], set[str | None]] = defaultdict(set)
     for one in played:
-        told[one.group] |= {step.observation.instruction for step in one.steps}
-    for group, texts in told.items():
+        for agent in dict.fromkeys(step.agent for step in one.steps):
+            first = next(step for step in one.steps if step.agent == agent)
+            told[one.group, agent].add(first.observation.instruction)
+    for (group, _), texts in told.items():
         if len(texts) > 1:
             raise InvalidData(
                 where=f"{WHERE}, group {group}",

@@ -105,3 +105,15 @@ def test_bad_populations(tiny: Any) -> None:  # rule 6
     mixed = [*arena.runner.collect(arena.plays(1, 1)), *arena.runner.collect(arena.plays(1, 1, instruction="go"))]
     with pytest.raises(InvalidData, match="2 different instructions"):
         refuse_mixed(mixed)
+
+
+def test_rules_of_roles_are_no_mixture(tiny: Any) -> None:  # rule 6
+    arena = Arena(tiny)
+    played = arena.runner.collect(arena.plays(1, 2, instruction="go"))
+    for one in played:
+        first, *others = one.steps
+        first.observation.instruction = "The rules, told once.\n\ngo"  # by the environment
+        for step in others[1:]:
+            step.agent, step.observation.instruction = "other", "Judge.\n\ngo"  # by another role's recipe
+    assert len(played) == 2 and all(len(one.steps) > 2 for one in played)
+    refuse_mixed(played)

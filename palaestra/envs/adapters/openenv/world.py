@@ -109,11 +109,11 @@ class OpenEnv:
         self._turn += 1
         reward, over, fault = 0.0, False, None
         try:
-            shown = await self._link.step(self._fields(actions[AGENT].value))
+            shown = await self._link.step(self._fields(actions[AGENT]))
         except Refused as refused:
             fault = str(refused)
             text = f"error: {fault}\n{last.text}"
-            seen = Observation(text=text, legal=last.legal, instruction=last.instruction)
+            seen = Observation(text=text, legal=last.legal, instruction=last.instruction, tools=last.tools)
         else:
             reward, over = shown.reward, shown.done
             seen = self._last = self._observe(shown)
@@ -129,11 +129,11 @@ class OpenEnv:
         self._link.close()
 
     # ---- actions and observations -------------------------------------------------------------------------
-    def _fields(self, value: Any) -> dict[str, Any]:
+    def _fields(self, action: Action) -> dict[str, Any]:
         """The fields of the action that an answer means. Raises: Refused."""
         if self._field is not None:
-            return {self._field: _read(value, self._link.schema["properties"][self._field])}
-        parsed = self._box.read(str(value or ""))
+            return {self._field: _read(action.value, self._link.schema["properties"][self._field])}
+        parsed = self._box.read(str(self._box.spelled(action) or ""))
         if parsed.fault is not None or len(parsed.calls) != 1:
             raise Refused(parsed.fault or "write exactly one call of `act`")
         result = self._box.call(parsed.calls[0])
@@ -149,7 +149,8 @@ class OpenEnv:
             text = _written(next(iter(fields.values())))
         else:
             text = "\n".join(f"{name}: {_written(value)}" for name, value in fields.items())
-        return Observation(text=text, legal=self._choices(shown), instruction=self._manual())
+        tools = self._box.declarations if self._field is None else None
+        return Observation(text=text, legal=self._choices(shown), instruction=self._manual(), tools=tools)
 
     def _choices(self, shown: Shown) -> list[str] | None:
         if self._field is None:

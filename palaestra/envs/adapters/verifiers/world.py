@@ -124,7 +124,7 @@ class Verifiers:
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         ask = started(self._ask, self)
-        written = str(actions[ask.agent].text or actions[ask.agent].value or "")
+        written = str(self._box.spelled(actions[ask.agent]) or "")
         self._turn += 1
         self._acted.add(ask.agent)
         parsed = self._box.read(written) if ask.tools else None
@@ -168,6 +168,7 @@ class Verifiers:
             text="\n".join([*lines, f"error: {fault}"] if fault else lines) or "begin",
             legal=[self._box.write(one.sample()) for one in tools] or None,
             instruction="\n".join([*told, self._box.explain()] if tools else told) or None,
+            tools=self._box.declarations or None,
         )
 
     def _result(self, event: Any, info: dict[str, Any]) -> StepResult:

@@ -255,7 +255,7 @@ class Desk:
         dialogue = self._playing()
         if self._unworded is not None:
             return self._worded(dialogue, self._unworded, str(actions[ATTACKER].value))
-        turn = self._act(dialogue, actions[AGENT].value)
+        turn = self._act(dialogue, dialogue.toolbox.spelled(actions[AGENT]))
         assert not isinstance(dialogue.user, ChatUser)
         return self._answered(dialogue, turn, None if turn.reply is None else dialogue.user.reply(turn.reply))
 
@@ -270,7 +270,7 @@ class Desk:
     async def _step_waiting(self, actions: Mapping[str, Action]) -> StepResult:
         assert self._model is not None
         dialogue = self._playing()
-        turn = self._act(dialogue, actions[AGENT].value)
+        turn = self._act(dialogue, dialogue.toolbox.spelled(actions[AGENT]))
         return self._answered(dialogue, turn, None if turn.reply is None else await self._model.reply(turn.reply))
 
     async def _close_waiting(self) -> None:
@@ -414,6 +414,7 @@ class Desk:
             legal=[self._out(text) for text in legal],
             state_key=scene.state_key(dialogue.seed, self._hidden(dialogue)),
             instruction=self._head(dialogue),
+            tools=None if self._renamed else dialogue.toolbox.declarations,
         )
 
     def _hidden(self, dialogue: Dialogue) -> tuple[object, ...]:

@@ -326,6 +326,7 @@ class ToolTasks:
             legal=None if sensible is None else list(dict.fromkeys(self._line(call) for call in sensible)),
             state_key=f"{state.seed}/{hashlib.sha256(content.encode()).hexdigest()[:16]}",
             instruction=self._told_first,
+            tools=self._playing()[1].declarations,
         )
 
     def _line(self, call: ToolCall) -> str:

@@ -309,6 +309,7 @@ class Travel(KeepsState[State]):
             legal=list(dict.fromkeys(self._write(act) for act in acts)),
             state_key=f"{state.seed}/{hashlib.sha256(content.encode()).hexdigest()[:16]}",
             instruction=self._manual,
+            tools=self._box.declarations,
         )
 
 

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an override of the recipes")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args(arguments)
-    overrides = [f"policies.base.policy.language.model={chosen.model}", f"evaluation.tasks={chosen.tasks}", *chosen.set]
+    overrides = [f"policies.main.policy.language.model={chosen.model}", f"evaluation.tasks={chosen.tasks}", *chosen.set]
     chosen.out.mkdir(parents=True, exist_ok=True)
     file = chosen.out / f"{Path(chosen.model).name}.json"
     before = json.loads(file.read_text()) if file.exists() else {"worlds": {}}

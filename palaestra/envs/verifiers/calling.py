@@ -14,14 +14,17 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from palaestra.errors import EpisodeFailure, MissingExtra, RecipeError, nearest
 from palaestra.registry import part
 
 SLOT = "verifier"
+LIBRARY = Path(__file__).parents[2]
 RESERVED = ("success", "score", "stop", "invalid", "return")  # names that mean something else in an environment's info
 THRESHOLD = re.compile(r"(?:(\w+)\s*(>=|>)\s*)?(-?\d+(?:\.\d+)?)")
 Written = str | Mapping[str, Mapping[str, Any] | None]
@@ -79,7 +82,7 @@ class Reward:
         except (EpisodeFailure, MissingExtra):
             raise
         except Exception as error:
-            raise self._failed(reply, f"the function raised {type(error).__name__}: {error}") from error
+            raise self._failed(reply, f"the function raised {type(error).__name__}: {error}", error) from error
         if self.convention == "trl":
             if not isinstance(value, Sequence) or len(value) != 1:
                 raise self._failed(reply, f"the function returned {value!r} for 1 completion, not a list of 1 number")
@@ -88,12 +91,9 @@ class Reward:
             logged |= {name: float(n) for name, n in value.items() if isinstance(n, int | float) and name != "score"}
             value = value.get("score")
         try:
-            number = None if value is None else float(value)
-        except (TypeError, ValueError):
-            raise self._failed(reply, f"the function returned {value!r}, which is no number") from None
-        if number is not None and not math.isfinite(number):
-            raise self._failed(reply, f"the function returned {number}")
-        return number, logged
+            return number_of(value), logged
+        except ValueError as fault:
+            raise self._failed(reply, f"the function returned {fault}") from None
 
     def _arguments(self, reply: Reply, log: Callable[[str, float], None]) -> dict[str, Any]:
         one = {
@@ -120,13 +120,38 @@ class Reward:
         given = {name: known[name] for name in self.takes if name in known}
         return given | ({name: v for name, v in reply.columns.items() if name not in given} if self.takes_all else {})
 
-    def _failed(self, reply: Reply, what: str) -> EpisodeFailure:
+    def _failed(self, reply: Reply, what: str, error: Exception | None = None) -> EpisodeFailure:
         return EpisodeFailure(
             boundary="environment",
             where=f"reward {self.name}, {reply.place}",
-            what=f"{what}.",
+            what=f"{what}{line_of(self.function, error)}.",
             remedy="Correct the function, or the row. A failed episode is kept out of the update and counted.",
         )
+
+
+def number_of(value: Any) -> float | None:
+    """A returned reward as a number; None, if the function does not apply. Raises: ValueError, for anything else."""
+    try:
+        number = None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r}, which is no number") from None
+    if number is not None and not math.isfinite(number):
+        raise ValueError(f"{number}")
+    return number
+
+
+def line_of(function: Callable[..., Any], error: Exception | None = None) -> str:
+    """Where a user's function stands: ` (rewards.py, line 3)`; empty for functions of the library.
+
+    Args:
+        error: what the function raised; the line is then the last one of the function's file that was reached.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or Path(code.co_filename).is_relative_to(LIBRARY):
+        return ""
+    frames = [] if error is None else traceback.extract_tb(error.__traceback__)
+    reached = [frame.lineno for frame in frames if frame.filename == code.co_filename]
+    return f" ({Path(code.co_filename).name}, line {reached[-1] if reached else code.co_firstlineno})"
 
 
 def rewards_of(

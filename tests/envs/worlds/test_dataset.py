@@ -256,6 +256,7 @@ def test_faults_of_other_files(file, tmp_path):
 # ---- rule 5 -----------------------------------------------------------------------------------------------
 FUNCTIONS = """
 import asyncio
+import json
 
 def correct(completions, answer, **columns):
     assert set(columns) >= {"prompts", "completion_ids", "level"}, columns
@@ -276,6 +277,9 @@ def near(completion, answer, *, within: float = 0.0):
 
 def broken(completion):
     return 1 / 0
+
+def deep(completion):
+    return json.loads("{")
 
 def nan(completion):
     return float("nan")
@@ -336,11 +340,15 @@ def test_replies_of_conversations_are_messages(file, functions):
     assert rewards.accuracy_reward(lists, solution=[r"\frac{1}{3}"]) == [1.0]
 
 
-@pytest.mark.parametrize("name", ["broken", "nan", "text", "single"])
+@pytest.mark.parametrize("name", ["broken", "deep", "nan", "text", "single"])
 def test_a_fault_of_a_function_fails_the_episode(file, functions, name):
     env = Dataset(path=file(ROWS[:1]), split=1e-9, reward=functions(name))
-    with told(EpisodeFailure, "train.jsonl:1"):
+    lines = FUNCTIONS.splitlines()
+    begins = lines.index(next(line for line in lines if line.startswith(f"def {name}("))) + 1
+    with told(EpisodeFailure, "train.jsonl:1") as raised:
         judged(env, "4")
+    reached = begins + (name in ("broken", "deep"))  # an error stands in the line that raised it
+    assert f"(rewards.py, line {reached})" in raised.value.what
 
 
 @pytest.mark.parametrize(

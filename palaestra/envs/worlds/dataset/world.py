@@ -15,7 +15,7 @@ from palaestra.data.abilities import without
 from palaestra.data.task import content_digest
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
-from palaestra.envs.verifiers.calling import Reply, rewards_of, success_of
+from palaestra.envs.verifiers.calling import Reply, line_of, rewards_of, success_of
 from palaestra.envs.worlds.dataset.files import read_rows
 from palaestra.envs.worlds.dataset.problems import NAME, Layout, Message, Problem
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
@@ -227,9 +227,11 @@ class Dataset(KeepsState[State]):
         except EpisodeFailure:
             raise
         except Exception as error:
-            raise self._unanswered(problem, f"the function raised {type(error).__name__}: {error}") from error
+            line = line_of(self._respond, error)
+            raise self._unanswered(problem, f"the function raised {type(error).__name__}: {error}{line}") from error
         if answer is not None and not isinstance(answer, str):
-            raise self._unanswered(problem, f"the function returned {answer!r}, neither a text nor None")
+            line = line_of(self._respond)
+            raise self._unanswered(problem, f"the function returned {answer!r}, neither a text nor None{line}")
         return answer
 
     async def _judged(self, state: State, text: str) -> tuple[float, dict[str, Any]]:

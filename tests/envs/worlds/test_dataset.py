@@ -87,8 +87,23 @@ def test_formats_give_the_same_problems(tmp_path, name):
 def test_folders_and_beginnings_of_file_names(tmp_path):
     for name in ("train-0.jsonl", "train-1.jsonl", "test-0.jsonl"):
         written(tmp_path / name, [{"prompt": name, "answer": "yes"}])
-    assert set(every(Dataset(path=str(tmp_path)))) == {"train-0.jsonl", "train-1.jsonl", "test-0.jsonl"}
     assert set(every(Dataset(path=f"{tmp_path}/train"))) == {"train-0.jsonl", "train-1.jsonl"}
+    with told(InvalidData, "several splits: test, train") as raised:
+        Dataset(path=str(tmp_path))
+    assert raised.value.options == (f"{tmp_path}/test", f"{tmp_path}/train")
+    assert set(every(Dataset(path=raised.value.options[1]))) == {"train-0.jsonl", "train-1.jsonl"}
+
+
+def test_folders_of_the_package_datasets(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    whole, part = datasets.Dataset.from_list(ROWS), datasets.Dataset.from_list(ROWS[:5])
+    whole.save_to_disk(tmp_path / "whole", num_shards=3)
+    assert every(Dataset(path=f"{tmp_path}/whole")) == {row["prompt"]: row["answer"] for row in ROWS}
+    datasets.DatasetDict(train=whole, test=part).save_to_disk(tmp_path / "both")
+    env = Dataset(path=f"{tmp_path}/both/train", eval=f"{tmp_path}/both/test")
+    assert len(env._parts["train"]) == 35 and len(env._parts["eval"]) == 5
+    with told(InvalidData, "several splits"):
+        Dataset(path=f"{tmp_path}/both")
 
 
 def test_data_sets_of_the_hub_that_were_downloaded(tmp_path, monkeypatch):
@@ -100,8 +115,8 @@ def test_data_sets_of_the_hub_that_were_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     assert every(Dataset(path="some/sums/main/train")) == {row["prompt"]: row["answer"] for row in ROWS}
-    with told(InvalidData, "hf download"):
-        Dataset(path="some/others")
+    with told(InvalidData, "hf download --repo-type dataset some/others"):
+        Dataset(path="some/others/main")
 
 
 @pytest.mark.parametrize(

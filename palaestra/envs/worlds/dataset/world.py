@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -176,7 +176,8 @@ class Dataset(KeepsState[State]):
             content=problem.digest,
         )
 
-    def _problem(self, task: Task) -> Problem:
+    def problem(self, task: Task) -> Problem:
+        """The problem of a task. Raises: InvalidData, if the file has changed."""
         problems = (self._apart or ()) if task.params.get("apart") else self._problems
         row = task.params.get("row", -1)
         if not 0 <= row < len(problems) or (task.content or problems[row].digest) != problems[row].digest:
@@ -189,15 +190,15 @@ class Dataset(KeepsState[State]):
 
     def content(self, task: Task) -> Any:
         """The question, or the columns of the option `problem`."""
-        return self._problem(task).content
+        return self.problem(task).content
 
     def difficulty(self, task: Task) -> float:
         """The number in the column of the option `difficulty`."""
-        return float(self._problem(task).level or 0.0)
+        return float(self.problem(task).level or 0.0)
 
     # ---- episodes -----------------------------------------------------------------------------------------
     def reset(self, task: Task) -> StepResult:
-        self.state = State(problem=self._problem(task))
+        self.state = State(problem=self.problem(task))
         return single(AGENT, self.state.problem.observation())
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
@@ -269,6 +270,6 @@ class Dataset(KeepsState[State]):
         return Action(text=self.state.problem.demonstration or "")
 
     @property
-    def columns(self) -> Sequence[str]:
-        """The names of the columns of the first row."""
-        return tuple(self._problems[0].columns)
+    def first(self) -> Problem:
+        """The problem of the first row."""
+        return self._problems[0]

@@ -30,6 +30,7 @@ RUNS = {  # files and overrides, and some of the names that this run must write
     "critic": (["ppo/recipe.yaml"], {"value/loss", "updates", "time/update"}),
 }
 WRITERS = ("training/", "parts/", "rollout/", "replay/", "systems/", "store/", "evaluation/panels.py")
+WRITERS += ("envs/worlds/dataset/groups.py",)
 HOLE = "<>"  # what an f-string puts in
 NAME = re.compile(r"[a-z_]+(?:/(?:[a-z_0-9]+|<>|<>_[a-z_]+))+")
 # Strings in code that look like names: what stands in front of names, the ends of names of a part that puts a word in

@@ -79,14 +79,14 @@ def run(tmp_path, monkeypatch):
 
 def test_the_function_sees_the_group(run):  # rule 1
     metrics = run("long")
-    assert 0.25 <= metrics["reward/long"] <= 1 and metrics["longest"] > 0
-    paid = metrics["reward/mean"] + 0.5 * metrics["reward/long"]
+    assert 0.25 <= metrics["reward/group/long"] <= 1 and metrics["longest"] > 0
+    paid = metrics["reward/mean"] + 0.5 * metrics["reward/group/long"]
     assert metrics["reward/shaped"] == pytest.approx(paid, abs=0.13)  # an empty reply counts in one of the two means
 
 
 def test_conversations_are_messages(run):
     environment = {"dataset": {"path": "train.jsonl", "split": 0.2, "respond": "rewards.py:reply", "max_turns": 2}}
-    assert run("several", talk=True, environment=environment)["reward/several"] == 1
+    assert run("several", talk=True, environment=environment)["reward/group/several"] == 1
 
 
 def test_functions_and_environments_of_another_kind(run):  # rule 2

@@ -106,9 +106,8 @@ WORDS: dict[str, Words] = {  # by the name of the class, which all versions and 
     ),
     "TaxiEnv": Words(
         actions=("south", "north", "east", "west", "pick up", "drop off"),
-        rules="You drive a taxi. Drive to the place where the passenger waits and pick up. Then drive to the place that "
-        "is the destination and drop off. South makes the row larger, east the column. You can drive only where it is "
-        "open.",
+        rules="You drive a taxi. Drive to the place where the passenger waits and pick up. Then drive to the "
+        "destination and drop off. South makes the row larger, east the column. You can drive only where it is open.",
         describe=taxi,
         succeeded=_positive,
     ),

@@ -68,13 +68,14 @@ def data_files(path: str) -> list[Path]:
         if named:
             _refuse_several_splits(path, start, [file.relative_to(folder) for file in tables or named])
             return tables or named
-    known = re.fullmatch(r"[\w.-]+/[\w.-]+(?=/|$)", "/".join(Path(path).parts[:2]))
+    begins = "/".join(place.parts[:2])
+    name = begins if re.fullmatch(r"[\w.-]+/[\w.-]+", begins) else "OWNER/NAME"
     raise InvalidData(
         where=f"environment: dataset, path: {path}",
         what="there is no such file or folder with data, and no data set of this name on this machine. Nothing is "
         "downloaded by itself.",
         remedy=f"Correct the path, which starts from the recipe's folder or the working folder. Files may be "
-        f"{', '.join(READERS)}.\nFor a data set of the Hugging Face hub, run first: {DOWNLOAD} {known[0] if known else 'OWNER/NAME'}",
+        f"{', '.join(READERS)}.\nFor a data set of the Hugging Face hub, run first: {DOWNLOAD} {name}",
     )
 
 

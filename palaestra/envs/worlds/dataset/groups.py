@@ -23,13 +23,13 @@ WHERE = "reward: group_function"
 class GroupFunction(StatefulPart):
     """Add the reward of a function that sees all replies to a question, for rewards that compare them.
 
-    It is called once for each group, with TRL's signature: `def shortest(completions, answer, **columns)` returns a list
-    of one number for each completion, or None where it does not apply. All lists have one length: `completions`,
+    It is called once for each group, with TRL's signature: `def shortest(completions, answer, **columns)` returns a
+    list of one number for each completion, or None where it does not apply. All lists have one length: `completions`,
     `prompts`, `completion_ids`, and each column of the row. A column has the same value for all of them. Replies whose
     episode has failed are left out. It may be `async`.
 
     The environment must be `dataset`. Success in evaluations does not depend on this reward. Its mean is the metric
-    `reward/<function>`.
+    `reward/group/<function>`.
     """
 
     def __init__(self, *, function: Annotated[str, Files(functions=True)], weight: float = 1.0) -> None:
@@ -77,7 +77,7 @@ class GroupFunction(StatefulPart):
                 added[row] = self._weight * (value or 0.0)
             given += [value for value in values if value is not None]
         if given:
-            iteration.metrics[f"reward/{self._reward.name}"] = sum(given) / len(given)
+            iteration.metrics[f"reward/group/{self._reward.name}"] = sum(given) / len(given)
         return table["reward"] + added
 
 

@@ -23,11 +23,11 @@ from palaestra.recipe import load, packaged
 from palaestra.training.warm_start import demonstrated
 
 RESULT = Path(__file__).parent / "results" / "held_out.json"
-FOLDERS = ("worlds", "teams")
+FOLDERS = ("worlds", "teams", "models")
 
 
 def complete() -> list[str]:
-    """Recipes that `palaestra train` takes as they are: those of systems, of worlds, of teams, and single files."""
+    """Recipes that `palaestra train` takes as they are: those of systems, folders, and single files."""
     return [
         name for name in packaged() if name.endswith("/recipe.yaml") or name.split("/")[0] in FOLDERS or "/" not in name
     ]

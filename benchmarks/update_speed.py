@@ -3,7 +3,7 @@
     python benchmarks/update_speed.py --threads 2
 
 Each way makes the same update: log-probabilities and entropies of all responses, and the backward pass, through LoRA of
-rank 16 on all linear layers. Ways take turns, and the best of the rounds counts. "faster" is the ratio to the padded way.
+rank 16 on all linear layers. Ways take turns, and the best of the rounds counts. "faster" compares with the padded way.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -172,15 +172,17 @@ class EventLoopMonitor:
 
     Args:
         name: of the environment.
-        inline: whether its methods run in the event loop; if not, nothing is checked.
+        caller: the function that calls its methods in the event loop; None: they run elsewhere, and nothing is checked.
+            A loop that is blocked outside of this function, such as by a slow engine, is not reported.
         patience: seconds without a turn of the event loop before the line is printed.
     """
 
-    def __init__(self, name: str, *, inline: bool, patience: float = PATIENCE) -> None:
-        self._name, self._patience = name, patience
+    def __init__(self, name: str, *, caller: Callable[..., Any] | None, patience: float = PATIENCE) -> None:
+        self._name, self._caller, self._patience = name, caller, patience
+        self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
         self._beat = threading.Event()
-        self._thread = threading.Thread(target=self._check, daemon=True) if inline else None
+        self._thread = threading.Thread(target=self._check, daemon=True) if caller is not None else None
         self._handle: asyncio.Handle | None = None
 
     def __enter__(self) -> EventLoopMonitor:
@@ -202,7 +204,7 @@ class EventLoopMonitor:
 
     def _check(self) -> None:
         while not self._stop.wait(self._patience):
-            if not self._beat.is_set():
+            if not self._beat.is_set() and self._is_calling():
                 print(
                     f"environment {self._name}: a call has not returned for {self._patience:g} s. If it hangs, stop "
                     "the run (Ctrl-C twice) and set rollout.workers=2 rollout.worker_kind=process "
@@ -210,3 +212,12 @@ class EventLoopMonitor:
                     file=sys.stderr,
                 )
             self._beat.clear()
+
+    def _is_calling(self) -> bool:
+        """Whether the event loop is in a call of the environment now."""
+        frame, code = sys._current_frames().get(self._loop_thread), getattr(self._caller, "__code__", None)
+        while frame is not None:
+            if frame.f_code is code:
+                return True
+            frame = frame.f_back
+        return False

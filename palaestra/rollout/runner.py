@@ -97,7 +97,8 @@ class EpisodeRunner:
         if self._workers is not None:
             self._workers.attach(asyncio.get_running_loop())
         try:
-            with EventLoopMonitor(self._setup.environment_name, inline=not self._settings.workers):
+            caller = None if self._settings.workers else InlineCalls.__call__
+            with EventLoopMonitor(self._setup.environment_name, caller=caller):
                 yield collect
         finally:
             monitor.close()

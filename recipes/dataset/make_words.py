@@ -25,7 +25,7 @@ def rows(count: int, words: list[str], most: int, seed: int = 0) -> list[dict]:
 
 if __name__ == "__main__":
     folder = Path(__file__).parent
-    lines = [json.dumps(row) + "\n" for row in rows(1536, WORDS, most=5)]
+    lines = [json.dumps(row) + "\n" for row in rows(1536, WORDS, most=4, seed=1)]
     (folder / "words.jsonl").write_text("".join(lines), encoding="utf-8")
     with (folder / "short.csv").open("w", newline="", encoding="utf-8") as out:  # for models that are made on the spot
         writer = csv.DictWriter(out, ["words", "answer"], lineterminator="\n")

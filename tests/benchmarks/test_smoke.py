@@ -269,6 +269,34 @@ def test_1_update_speed(smoke: Folder) -> None:
     assert len(rows) == 6 and all(row["seconds"] > 0 for row in rows)
 
 
+CHAT = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "side",
+    [
+        side if side == "ours float32" else pytest.param(side, marks=pytest.mark.slow)
+        for side in ("ours float32", "ours bfloat16", "trl float32", "trl bfloat16", "plain float32", "plain bfloat16")
+    ],
+)
+def test_1_whole_training(smoke: Folder, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if side.startswith("trl"):
+        pytest.importorskip("trl")
+    policy = TinyModel(context=512)
+    policy.tokenizer.chat_template = CHAT
+    policy.model.save_pretrained(smoke.out / "model")
+    policy.tokenizer.save_pretrained(smoke.out / "model")
+    folders = ("--model", str(smoke.out / "model"), "--out", str(smoke.out / "whole_training.json"))
+    monkeypatch.setattr(
+        sys, "argv", ["whole_training", *folders, "--iterations", "2", "--threads", "1", "--sides", side]
+    )
+    smoke.module("whole_training").main()
+    assert smoke.read("whole_training.json")["rows"][side]["seconds_per_iteration"] > 0
+
+
 # ---- (2) to (4) ----------------------------------------------------------------------------------------------
 SCRIPTS = {path.stem for path in FOLDER.glob("*.py")}
 

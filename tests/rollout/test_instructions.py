@@ -112,9 +112,7 @@ def test_chat_templates(template: str) -> None:  # rule 5
     assert plain.endswith("<user>hello<|end|>\n<assistant>") and SAID not in plain
 
 
-@pytest.mark.parametrize(
-    ("template", "fault"), [(STRICT + CHAT, "no system message"), (MIXING, "changes the turn")]
-)
+@pytest.mark.parametrize(("template", "fault"), [(STRICT + CHAT, "no system message"), (MIXING, "changes the turn")])
 def test_templates_without_system_messages(template: str, fault: str) -> None:  # rule 5
     with pytest.raises(InvalidData, match=fault):
         chat(template).instruction(SAID)

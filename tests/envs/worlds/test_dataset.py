@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.data import Action
+from palaestra.envs.worlds.dataset.problems import Layout
 from palaestra.envs.worlds.dataset.world import AGENT, Dataset
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.recipe import Recipe, load
@@ -42,7 +43,7 @@ def file(tmp_path):
 
 def every(env):
     """The problems of both parts of a file, as text → answer."""
-    return {one.observation().text: one.columns.get("answer") for one in env._problems}
+    return {one.observation().text: one.columns.get("answer") for one in env._given.problems}
 
 
 def judged(env, text, *, split="train", task=None):
@@ -101,7 +102,7 @@ def test_folders_of_the_package_datasets(tmp_path):
     assert every(Dataset(path=f"{tmp_path}/whole")) == {row["prompt"]: row["answer"] for row in ROWS}
     datasets.DatasetDict(train=whole, test=part).save_to_disk(tmp_path / "both")
     env = Dataset(path=f"{tmp_path}/both/train", eval=f"{tmp_path}/both/test")
-    assert len(env._parts["train"]) == 35 and len(env._parts["eval"]) == 5
+    assert len(env._given.train) == 35 and len(env._given.held_out) == 5
     with told(InvalidData, "several splits"):
         Dataset(path=f"{tmp_path}/both")
 
@@ -166,7 +167,8 @@ def test_splits_share_no_problem(tmp_path_factory, questions, split, seed):
     path = tmp_path_factory.mktemp("splits") / "a.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": text, "answer": "yes"}) for text in questions))
     env = Dataset(path=str(path), split=split)
-    parts = {name: [one.prompt for _, one in env._parts[name]] for name in ("train", "eval")}
+    given = env._given
+    parts = {"train": [one.prompt for _, one in given.train], "eval": [one.prompt for _, one in given.held_out]}
     assert not {*parts["train"]} & {*parts["eval"]} and {*parts["train"], *parts["eval"]} == {*questions}
     assert len(parts["eval"]) == len({*parts["eval"]})
     if parts["eval"]:
@@ -175,19 +177,19 @@ def test_splits_share_no_problem(tmp_path_factory, questions, split, seed):
     if parts["train"]:
         twice = env.tasks("train", 2 * len(parts["train"]), seed)
         assert [sorted(t.seed for t in half) for half in (twice[: len(twice) // 2], twice[len(twice) // 2 :])] == [
-            sorted(number for number, _ in env._parts["train"])
+            sorted(number for number, _ in env._given.train)
         ] * 2
 
 
 def test_the_split_of_a_row_does_not_depend_on_the_others(file):
     whole, half = Dataset(path=file(ROWS, "a.jsonl")), Dataset(path=file(ROWS[::2], "b.jsonl"))
-    kept = {one.prompt for _, one in whole._parts["eval"]} & {row["prompt"] for row in ROWS[::2]}
-    assert kept == {one.prompt for _, one in half._parts["eval"]}
+    kept = {one.prompt for _, one in whole._given.held_out} & {row["prompt"] for row in ROWS[::2]}
+    assert kept == {one.prompt for _, one in half._given.held_out}
 
 
 def test_a_file_of_its_own_for_evaluations(file):
     env = Dataset(path=file(ROWS), eval=file(ROWS[:10], "test.jsonl"))
-    assert len(env._parts["train"]) == 30 and len(env._parts["eval"]) == 10
+    assert len(env._given.train) == 30 and len(env._given.held_out) == 10
     task = env.tasks("eval", 10, 0)[0]
     assert env.reset(task).observations[AGENT].text == ROWS[task.params["row"]]["prompt"]
     check_environment(env)
@@ -200,9 +202,9 @@ def test_too_few_problems(file):
 
 def test_columns_that_tell_problems_apart(file):
     rows = [{"prompt": "Guess.", "answer": str(n)} for n in range(20)]
-    assert len(Dataset(path=file(rows), split=0.5)._parts["eval"]) <= 1
+    assert len(Dataset(path=file(rows), split=0.5)._given.held_out) <= 1
     env = Dataset(path=file(rows), split=0.5, problem=("prompt", "answer"))
-    assert len(env._parts["eval"]) + len(env._parts["train"]) == 20 and env._parts["eval"]
+    assert len(env._given.held_out) + len(env._given.train) == 20 and env._given.held_out
 
 
 def test_a_file_that_has_changed(file):
@@ -426,7 +428,7 @@ def test_a_recipe_finds_the_files_beside_it(file, functions, tmp_path, monkeypat
 def test_the_words_of_the_recipe_are_those_of_its_script():
     options = load(["dataset/recipe.yaml"]).settings.environment.options
     env = Dataset(**options)
-    assert len(env._parts["eval"]) >= 256 and len(env._parts["train"]) >= 512
+    assert len(env._given.held_out) >= 256 and len(env._given.train) >= 512
     task = env.tasks("eval", 1, 0)[0]
     env.reset(task)
     words = env.state.problem.columns["words"].split(", ")
@@ -445,3 +447,23 @@ def test_demonstrations_of_the_same_file_stand_beside_the_recipe(file, tmp_path,
     options = load([str(tmp_path / "sft.yaml")]).settings.experience.options
     assert options["path"] == str(tmp_path / "train.jsonl")
     assert [len(record) for record in read_records(tmp_path / "train.jsonl", AGENT)] == [1] * len(ROWS)
+
+
+def test_a_file_is_made_into_problems_once(tmp_path, monkeypatch):
+    path, made = tmp_path / "rows.jsonl", []
+    plain = Layout._problem
+
+    def counted(self, row):
+        made.append(row.place)
+        return plain(self, row)
+
+    monkeypatch.setattr(Layout, "_problem", counted)
+    path.write_text("".join(json.dumps({"prompt": f"p{n}", "answer": "x"}) + "\n" for n in range(20)))
+    for _ in range(3):
+        Dataset(path=str(path))
+    assert len(made) == 20
+    Dataset(path=str(path), template="{prompt}!")  # another option makes other problems
+    assert len(made) == 40
+    path.write_text(json.dumps({"prompt": "new question", "answer": "x"}) + "\n")
+    world = Dataset(path=str(path))
+    assert len(made) == 41 and world.columns == ("prompt", "answer")

@@ -57,8 +57,10 @@ def test_questions_of_a_file(file):
 
 def test_files_without_splits_hold_some_out(file):
     env = ToolTasks(questions=file(*[{"question": f"q{n}", "answer": "a"} for n in range(60)]), tools=("calculator",))
-    sizes = [len({task.params["question"] for task in env.tasks(split, 60, 0)}) for split in ("train", "eval")]
-    assert sum(sizes) == 60 and 4 <= sizes[1] <= 24
+    train, held_out, shown = (
+        {task.params["question"] for task in env.tasks(split, 60, 0)} for split in ("train", "eval", "play")
+    )
+    assert len(train) + len(held_out) == 60 and 4 <= len(held_out) <= 24 and shown == held_out
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from palaestra.data.task import content_digest
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.verifiers.calling import Reply, line_of, rewards_of, success_of
-from palaestra.envs.worlds.dataset.files import read_rows
+from palaestra.envs.worlds.dataset.collection import collection_of
 from palaestra.envs.worlds.dataset.problems import NAME, Layout, Message, Problem
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.registry import File, Files, PositiveInt, part, register
@@ -115,46 +115,31 @@ class Dataset(KeepsState[State]):
                 what=f"`max_turns: {max_turns}` has no effect without `respond`: one reply ends the conversation.",
                 remedy="Name a function that answers the agent, `respond: chat.py:reply`, or leave out `max_turns`.",
             )
-        self._problems = layout.problems(read_rows(path))
-        self._apart = None if eval is None else layout.problems(read_rows(eval))
-        self._held_out = split
-        self._parts = self._divided()
-        self._rewards = rewards_of(reward, weights, self._problems[0].columns, where=WHERE)
+        self._given = given = collection_of(path, eval, layout, split=split)
+        self._split = split
+        self._rewards = rewards_of(reward, weights, given.problems[0].columns, where=WHERE)
         self._success = success_of(success, self._rewards, where=WHERE)
         self._respond = None if respond is None else part("verifier", respond, where=f"{WHERE}, respond").target
         self._max_turns = max_turns
-        everything = (*self._problems, *(self._apart or ()))
-        if any(one.level is None for one in everything):
+        if not given.have_levels:
             self.abilities = without(self.abilities, "difficulty")
-        if any(one.demonstration is None for one in everything):
+        if not given.have_demonstrations:
             self.abilities = without(self.abilities, "expert")
 
     # ---- tasks --------------------------------------------------------------------------------------------
-    def _divided(self) -> dict[str, list[tuple[int, Problem]]]:
-        """The problems of training, and those that are held out, each once; with their numbers in their file."""
-        numbered = list(enumerate(self._problems))
-        if self._apart is None:
-            held_out = [(n, one) for n, one in numbered if int(one.digest, 16) < self._held_out * 16 ** len(one.digest)]
-        else:
-            held_out = list(enumerate(self._apart))
-        digests = {one.digest for _, one in held_out}
-        once = {one.digest: (number, one) for number, one in reversed(held_out)}
-        train = [(number, one) for number, one in numbered if one.digest not in digests]
-        return {"train": train, "eval": list(reversed(once.values()))}
-
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` problems in a random order. "train" begins again when all were drawn; all other splits are held out.
 
         Raises: InvalidData, if `n` different problems are not held out, or if there are none for training.
         """
         train = split == "train"
-        problems = self._parts["train" if train else "eval"]
+        problems = self._given.train if train else self._given.held_out
         if not problems or (n > len(problems) and not train):
             raise InvalidData(
                 where=f"{WHERE}, split {split}",
                 what=f"only {len(problems)} different problems were found, and {n} were asked for.",
                 remedy=f"Ask for at most {len(problems)} (`evaluation.tasks`), or change `split`, which is now "
-                f"{self._held_out:g}.\nRows with the same question are one problem, unless `problem` names columns "
+                f"{self._split:g}.\nRows with the same question are one problem, unless `problem` names columns "
                 "that tell them apart."
                 if problems
                 else "Give more rows, or change `split`.",
@@ -168,7 +153,7 @@ class Dataset(KeepsState[State]):
     def _task(self, split: str, number: int, problem: Problem) -> Task:
         return Task(
             env=NAME,
-            params={"place": problem.place, "row": number, "apart": self._apart is not None and split != "train"},
+            params={"place": problem.place, "row": number, "apart": self._given.apart is not None and split != "train"},
             seed=number,
             key=problem.place,
             split=split,
@@ -178,7 +163,7 @@ class Dataset(KeepsState[State]):
 
     def problem(self, task: Task) -> Problem:
         """The problem of a task. Raises: InvalidData, if the file has changed."""
-        problems = (self._apart or ()) if task.params.get("apart") else self._problems
+        problems = (self._given.apart or ()) if task.params.get("apart") else self._given.problems
         row = task.params.get("row", -1)
         if not 0 <= row < len(problems) or (task.content or problems[row].digest) != problems[row].digest:
             raise InvalidData(
@@ -272,4 +257,4 @@ class Dataset(KeepsState[State]):
     @property
     def first(self) -> Problem:
         """The problem of the first row."""
-        return self._problems[0]
+        return self._given.problems[0]

@@ -26,7 +26,7 @@ from palaestra.envs.worlds.tool_tasks.questions import Question, read_questions
 from palaestra.envs.worlds.tool_tasks.requests import HowAsked, Wordings, describe
 from palaestra.envs.worlds.tool_tasks.supply import QUICK, Spec, Supply
 from palaestra.errors import ContractError, InvalidData
-from palaestra.registry import Fraction, PositiveInt, register
+from palaestra.registry import Files, Fraction, PositiveInt, register
 from palaestra.tools import Parsed, Tool, Toolbox, ToolError, ToolResult
 from palaestra.tools.formats import format_of
 
@@ -46,9 +46,9 @@ class ToolTasks:
     agent reads a text that begins with "error:", and the episode continues.
 
     Args:
-        questions: path of a JSONL file. Each line has `question` and `answer`, or a list of `aliases`. It may have
-            `split` (without it, a fifth of the questions is held out), and `calls`, which the expert makes before it
-            answers. None: the built-in sums.
+        questions: path of a JSONL file, from the recipe's folder or the working folder. Each line has `question` and
+            `answer`, or a list of `aliases`. It may have `split` (without it, a fifth of the questions is held out),
+            and `calls`, which the expert makes before it answers. None: the built-in sums.
         tools: names (`calculator`, `search`, `sql`, `python`, and `lookup` for the built-in table),
             `file.py:function`, or one of them with options: `{search: {documents: texts.jsonl}}`,
             `{sql: {database: shop.db}}`, `{mcp: {command: [python, server.py]}}`, `{mcp: {url: …}}`. Each has the
@@ -90,7 +90,7 @@ class ToolTasks:
     def __init__(
         self,
         *,
-        questions: str | None = None,
+        questions: Annotated[str | None, Files()] = None,
         tools: tuple[Spec, ...] = ("lookup", "calculator"),
         format: str = "words",
         manual: bool = True,
@@ -153,13 +153,17 @@ class ToolTasks:
         )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
-        """`n` sums, or `n` questions of the split in an order drawn by the seed. They repeat if the file has fewer."""
+        """`n` sums, or `n` questions of the split in an order drawn by the seed. They repeat if the file has fewer.
+
+        The split "play" is that of evaluations, unless the file has its own.
+        """
         if self._questions is None:
             return seeded_tasks("tool_tasks", self._params, split, n, seed)
-        pool = self._questions.get(split, [])
+        known = "eval" if split == "play" and split not in self._questions else split
+        pool = self._questions.get(known, [])
         if not pool and n > 0:
-            what = f"the file has no questions of the split {split!r}."
-            remedy = f'Mark some: {{"question": …, "answer": …, "split": "{split}"}}.'
+            what = f"the file has no questions of the split {known!r}."
+            remedy = f'Mark some: {{"question": …, "answer": …, "split": "{known}"}}.'
             raise InvalidData(where=NAME, what=what, options=self._questions, remedy=remedy)
         order = sorted(range(len(pool)), key=lambda number: derive(seed, "tool_tasks", split, number))
         chosen = [pool[number] for number in itertools.islice(itertools.cycle(order), n)] if n > 0 else []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import typer.main
 from mkdocs.structure.files import File, Files
-from site_pages import curves, flow, games, metrics
+from site_pages import curves, flow, games, metrics, zero_shot
 from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page, system_page
 from site_pages.keys import keys_page
@@ -41,6 +41,8 @@ def on_page_markdown(markdown: str, **context: Any) -> str:
     """Called by MkDocs for every page: fills in the tables that stand inside of a written page."""
     if games.MARK in markdown:
         return markdown.replace(games.MARK, games.games_tables(ROOT))
+    if zero_shot.MARK in markdown:
+        return markdown.replace(zero_shot.MARK, zero_shot.zero_shot_tables(ROOT))
     return markdown.replace(metrics.MARK, metrics.metrics_tables())
 
 

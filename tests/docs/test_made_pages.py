@@ -1,6 +1,6 @@
 """Pages that the site makes: (1) every key of a recipe stands on the page of keys, with its kind, default and meaning,
 and nothing else does; (2) every environment and every panel is on the list of environments; (3) every study is on the
-table of studies once, under its verdict; (4) what is made is not committed.
+table of studies once, under its verdict; (4) what is made is not committed; (5) the table of what chat models do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page
 from site_pages.games import games_tables
 from site_pages.keys import MEANINGS, keys_page, sections
+from site_pages.zero_shot import MARK, RESULT, zero_shot_tables
 
 from palaestra.catalogue import studies, systems
 from tests.docs.pages import ROOT, every_page
@@ -65,3 +66,10 @@ def test_4_what_is_made_is_not_committed() -> None:
         pytest.skip("this is no checkout")
     made = {page.name for page in every_page()} - {page.name for page in every_page() if page.path.exists()}
     assert len(made) > 80 and not made & {*listed.stdout.splitlines()}
+
+
+def test_5_what_models_do_before_training() -> None:
+    found = json.loads((ROOT / RESULT).read_text(encoding="utf-8"))["models"]
+    rows = [line for line in zero_shot_tables(ROOT).splitlines() if line.startswith("| `")]
+    assert len(rows) == sum(map(len, found.values())) and all(len(cells(row)) == 7 for row in rows)
+    assert MARK in (ROOT / "docs/chat-models.md").read_text(encoding="utf-8")

@@ -38,6 +38,7 @@ WRITERS = (
     "systems/",
     "store/",
     "evaluation/panels.py",
+    "envs/worlds/dataset/groups.py",
 )
 HOLE = "<>"  # what an f-string puts in
 NAME = re.compile(r"[a-z_]+(?:/(?:[a-z_0-9]+|<>|<>_[a-z_]+))+")

@@ -3,7 +3,8 @@
 The parameters of a function say how it is called:
 
     def correct(completion, answer)                     one reply and columns of its row; returns a number
-    def correct(completions, answer, **columns)         TRL: lists with an entry for each reply; returns a list
+    def correct(completions, answer, **columns)         TRL: lists with an entry for each reply; returns a list. The
+                                                        part `group_function` calls it with a whole group
     def compute_score(data_source, solution_str, ground_truth, extra_info)      verl: returns a number
 
 Each may be `async`. None means that the function does not apply to the row.
@@ -14,14 +15,17 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from palaestra.errors import EpisodeFailure, MissingExtra, RecipeError, nearest
+from palaestra.errors import EpisodeFailure, InvalidData, MissingExtra, RecipeError, nearest
 from palaestra.registry import part
 
 SLOT = "verifier"
+LIBRARY = Path(__file__).parents[2]
 RESERVED = ("success", "score", "stop", "invalid", "return")  # names that mean something else in an environment's info
 THRESHOLD = re.compile(r"(?:(\w+)\s*(>=|>)\s*)?(-?\d+(?:\.\d+)?)")
 Written = str | Mapping[str, Mapping[str, Any] | None]
@@ -79,7 +83,7 @@ class Reward:
         except (EpisodeFailure, MissingExtra):
             raise
         except Exception as error:
-            raise self._failed(reply, f"the function raised {type(error).__name__}: {error}") from error
+            raise self._failed(reply, f"the function raised {type(error).__name__}: {error}", error) from error
         if self.convention == "trl":
             if not isinstance(value, Sequence) or len(value) != 1:
                 raise self._failed(reply, f"the function returned {value!r} for 1 completion, not a list of 1 number")
@@ -88,14 +92,47 @@ class Reward:
             logged |= {name: float(n) for name, n in value.items() if isinstance(n, int | float) and name != "score"}
             value = value.get("score")
         try:
-            number = None if value is None else float(value)
-        except (TypeError, ValueError):
-            raise self._failed(reply, f"the function returned {value!r}, which is no number") from None
-        if number is not None and not math.isfinite(number):
-            raise self._failed(reply, f"the function returned {number}")
-        return number, logged
+            return number_of(value), logged
+        except ValueError as fault:
+            raise self._failed(reply, f"the function returned {fault}") from None
+
+    async def of_group(self, replies: Sequence[Reply]) -> tuple[list[float | None], dict[str, float]]:
+        """The rewards of all replies to one prompt, by one call of a function with TRL's signature; None where it does
+        not apply.
+
+        Raises: InvalidData, if the function fails, or does not return a number for each reply; it names the row.
+        """
+        logged: dict[str, float] = {}
+        given = self._lists(replies, lambda name, value: logged.__setitem__(str(name), float(value)))
+        place = f"reward {self.name}, {replies[0].place}"
+        try:
+            values = self.function(**given, **self.options)
+            values = await values if inspect.isawaitable(values) else values
+        except Exception as error:
+            what = f"the function raised {type(error).__name__}: {error}{line_of(self.function, error)}."
+            raise InvalidData(where=place, what=what, remedy="Correct the function, or the row.") from error
+        try:
+            if not isinstance(values, Iterable) or len(values := list(values)) != len(replies):
+                raise ValueError(f"{values!r} for {len(replies)} completions, not a list of {len(replies)} numbers")
+            return [number_of(value) for value in values], logged
+        except ValueError as fault:
+            what = f"the function returned {fault}{line_of(self.function)}."
+            raise InvalidData(where=place, what=what, remedy="Return a number or None for each completion.") from None
+
+    def _lists(self, replies: Sequence[Reply], log: Callable[[str, float], None]) -> dict[str, Any]:
+        """The arguments of a function with TRL's signature: lists with an entry for each reply."""
+        names = dict.fromkeys(name for reply in replies for name in reply.columns)
+        lists = {name: [reply.columns.get(name) for reply in replies] for name in names}
+        ids = [list(reply.tokens) for reply in replies]
+        lists |= {"completions": [reply.completion for reply in replies], "prompts": [one.prompt for one in replies]}
+        lists |= {"completion_ids": ids, "completions_ids": ids}
+        given = {name: value for name, value in lists.items() if self.takes_all or name in self.takes}
+        extra = {"log_metric": log, "log_extra": lambda name, values: None}
+        return given | {name: value for name, value in extra.items() if name in self.takes}
 
     def _arguments(self, reply: Reply, log: Callable[[str, float], None]) -> dict[str, Any]:
+        if self.convention == "trl":
+            return self._lists([reply], log)
         one = {
             "completion": reply.text,
             "solution_str": reply.text,
@@ -105,13 +142,6 @@ class Reward:
             "columns": dict(reply.columns),
             "place": reply.place,
         }
-        if self.convention == "trl":
-            plural = {"completions": [reply.completion], "prompts": [reply.prompt]}
-            plural |= {"completion_ids": [list(reply.tokens)], "completions_ids": [list(reply.tokens)]}
-            lists = {name: [value] for name, value in reply.columns.items()} | plural
-            given = {name: value for name, value in lists.items() if self.takes_all or name in self.takes}
-            extra = {"log_metric": log, "log_extra": lambda name, values: None}
-            return given | {name: value for name, value in extra.items() if name in self.takes}
         known = {**reply.columns, **one} if self.convention == "reply" else {**one, **reply.columns}
         if self.convention == "verl":
             known.setdefault("ground_truth", reply.columns.get("answer"))
@@ -120,13 +150,38 @@ class Reward:
         given = {name: known[name] for name in self.takes if name in known}
         return given | ({name: v for name, v in reply.columns.items() if name not in given} if self.takes_all else {})
 
-    def _failed(self, reply: Reply, what: str) -> EpisodeFailure:
+    def _failed(self, reply: Reply, what: str, error: Exception | None = None) -> EpisodeFailure:
         return EpisodeFailure(
             boundary="environment",
             where=f"reward {self.name}, {reply.place}",
-            what=f"{what}.",
+            what=f"{what}{line_of(self.function, error)}.",
             remedy="Correct the function, or the row. A failed episode is kept out of the update and counted.",
         )
+
+
+def number_of(value: Any) -> float | None:
+    """A returned reward as a number; None, if the function does not apply. Raises: ValueError, for anything else."""
+    try:
+        number = None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r}, which is no number") from None
+    if number is not None and not math.isfinite(number):
+        raise ValueError(f"{number}")
+    return number
+
+
+def line_of(function: Callable[..., Any], error: Exception | None = None) -> str:
+    """Where a user's function stands: ` (rewards.py, line 3)`; empty for functions of the library.
+
+    Args:
+        error: what the function raised; the line is then the last one of the function's file that was reached.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or Path(code.co_filename).is_relative_to(LIBRARY):
+        return ""
+    frames = [] if error is None else traceback.extract_tb(error.__traceback__)
+    reached = [frame.lineno for frame in frames if frame.filename == code.co_filename]
+    return f" ({Path(code.co_filename).name}, line {reached[-1] if reached else code.co_firstlineno})"
 
 
 def rewards_of(

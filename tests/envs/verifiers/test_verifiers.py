@@ -150,6 +150,55 @@ def test_code(require, tests, text, whole, part):
         assert number == expected and beside == {"isolated": float(require == "isolation")}
 
 
+DOUBLE = "print(2 * int(input()))"
+PAIRS = {"inputs": ["1\n", "2\n"], "outputs": ["2\n", "4"]}
+ADDS = "def add(a, b):\n    return a + b if a else None"
+CALLS = {"fn_name": "add", "inputs": [[1, 2], [0, 1]], "outputs": [3, 1]}
+
+
+@pytest.mark.parametrize(
+    ("tests", "text", "whole", "part"),
+    [
+        (PAIRS, DOUBLE, 1, 1),
+        (json.dumps(PAIRS), f"So:\n```python\n{DOUBLE}\n```", 1, 1),
+        (PAIRS, "print(2)", 0, 0.5),
+        (PAIRS, f"{DOUBLE}\nraise SystemExit(1)", 0, 0),
+        ([{"input": ["3", "4"], "output": "7"}], "print(int(input()) + int(input()), '\\n')", 1, 1),
+        (CALLS, ADDS, 0, 0.5),
+        (CALLS, "def add(a, b):\n    return a + b", 1, 1),
+        (CALLS | {"outputs": [[3], [1]]}, "class Solution:\n    def add(self, a, b):\n        return a + b", 1, 1),
+        ([{"fn_name": "turn", "input": "[1, 2]\n1", "output": "[2, 1]"}], "def turn(x, n): return (x[1], x[0])", 1, 1),
+        ({"fn_name": "join", "inputs": ["a"], "outputs": ["a!"]}, "def join(x):\n    return x + '!'", 1, 1),
+    ],
+)
+def test_code_by_inputs_and_outputs(require, tests, text, whole, part):
+    for partial, expected in ((False, whole), (True, part)):
+        assert score({"code": {"require": require, "partial": partial}}, text, tests=tests)[0] == expected
+
+
+def test_code_by_the_right_answer_of_verl(require):
+    assert score({"code": {"require": require}}, DOUBLE, answer=json.dumps(PAIRS))[0] == 1
+
+
+def test_code_that_does_not_end(require):
+    number, _ = score({"code": {"require": require, "seconds": 1.0, "partial": True}}, "while True: pass", tests=PAIRS)
+    assert number == 0
+
+
+@pytest.mark.parametrize(
+    ("tests", "word"),
+    [
+        ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
+        ({"input": "1"}, "no lists `inputs` and `outputs`"),
+        ([1, 2], "unknown form"),
+        (None, "no column `tests`"),
+    ],
+)
+def test_code_with_tests_that_cannot_be_read(require, tests, word):
+    with told(EpisodeFailure, word):
+        score({"code": {"require": require}}, "x = 1", **({} if tests is None else {"tests": tests}))
+
+
 def test_code_without_tests(require):
     with told(EpisodeFailure, "no test"):
         score({"code": {"require": require}}, "x = 1", tests=[])

@@ -88,8 +88,23 @@ def test_formats_give_the_same_problems(tmp_path, name):
 def test_folders_and_beginnings_of_file_names(tmp_path):
     for name in ("train-0.jsonl", "train-1.jsonl", "test-0.jsonl"):
         written(tmp_path / name, [{"prompt": name, "answer": "yes"}])
-    assert set(every(Dataset(path=str(tmp_path)))) == {"train-0.jsonl", "train-1.jsonl", "test-0.jsonl"}
     assert set(every(Dataset(path=f"{tmp_path}/train"))) == {"train-0.jsonl", "train-1.jsonl"}
+    with told(InvalidData, "several splits: test, train") as raised:
+        Dataset(path=str(tmp_path))
+    assert raised.value.options == (f"{tmp_path}/test", f"{tmp_path}/train")
+    assert set(every(Dataset(path=raised.value.options[1]))) == {"train-0.jsonl", "train-1.jsonl"}
+
+
+def test_folders_of_the_package_datasets(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    whole, part = datasets.Dataset.from_list(ROWS), datasets.Dataset.from_list(ROWS[:5])
+    whole.save_to_disk(tmp_path / "whole", num_shards=3)
+    assert every(Dataset(path=f"{tmp_path}/whole")) == {row["prompt"]: row["answer"] for row in ROWS}
+    datasets.DatasetDict(train=whole, test=part).save_to_disk(tmp_path / "both")
+    env = Dataset(path=f"{tmp_path}/both/train", eval=f"{tmp_path}/both/test")
+    assert len(env._given.train) == 35 and len(env._given.held_out) == 5
+    with told(InvalidData, "several splits"):
+        Dataset(path=f"{tmp_path}/both")
 
 
 def test_data_sets_of_the_hub_that_were_downloaded(tmp_path, monkeypatch):
@@ -101,8 +116,8 @@ def test_data_sets_of_the_hub_that_were_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     assert every(Dataset(path="some/sums/main/train")) == {row["prompt"]: row["answer"] for row in ROWS}
-    with told(InvalidData, "hf download"):
-        Dataset(path="some/others")
+    with told(InvalidData, "hf download --repo-type dataset some/others"):
+        Dataset(path="some/others/main")
 
 
 @pytest.mark.parametrize(
@@ -258,6 +273,7 @@ def test_faults_of_other_files(file, tmp_path):
 # ---- rule 5 -----------------------------------------------------------------------------------------------
 FUNCTIONS = """
 import asyncio
+import json
 
 def correct(completions, answer, **columns):
     assert set(columns) >= {"prompts", "completion_ids", "level"}, columns
@@ -278,6 +294,9 @@ def near(completion, answer, *, within: float = 0.0):
 
 def broken(completion):
     return 1 / 0
+
+def deep(completion):
+    return json.loads("{")
 
 def nan(completion):
     return float("nan")
@@ -338,11 +357,15 @@ def test_replies_of_conversations_are_messages(file, functions):
     assert rewards.accuracy_reward(lists, solution=[r"\frac{1}{3}"]) == [1.0]
 
 
-@pytest.mark.parametrize("name", ["broken", "nan", "text", "single"])
+@pytest.mark.parametrize("name", ["broken", "deep", "nan", "text", "single"])
 def test_a_fault_of_a_function_fails_the_episode(file, functions, name):
     env = Dataset(path=file(ROWS[:1]), split=1e-9, reward=functions(name))
-    with told(EpisodeFailure, "train.jsonl:1"):
+    lines = FUNCTIONS.splitlines()
+    begins = lines.index(next(line for line in lines if line.startswith(f"def {name}("))) + 1
+    with told(EpisodeFailure, "train.jsonl:1") as raised:
         judged(env, "4")
+    reached = begins + (name in ("broken", "deep"))  # an error stands in the line that raised it
+    assert f"(rewards.py, line {reached})" in raised.value.what
 
 
 @pytest.mark.parametrize(

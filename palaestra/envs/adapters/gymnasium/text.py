@@ -20,11 +20,13 @@ class Words:
 
     Attributes:
         actions: a name for each action, in order.
+        rules: what the agent should do, in a few sentences.
         describe: gives the text of an observation of the unwrapped environment.
         succeeded: whether an episode reached the goal that terminated with this last reward. None: there is no goal.
     """
 
     actions: tuple[str, ...]
+    rules: str
     describe: Callable[[Any, Any], str]
     succeeded: Callable[[float], bool] | None = None
 
@@ -96,12 +98,31 @@ def _always(reward: float) -> bool:
 
 
 WORDS: dict[str, Words] = {  # by the name of the class, which all versions and sizes share
-    "FrozenLakeEnv": Words(actions=("left", "down", "right", "up"), describe=frozen_lake, succeeded=_positive),
-    "TaxiEnv": Words(
-        actions=("south", "north", "east", "west", "pick up", "drop off"), describe=taxi, succeeded=_positive
+    "FrozenLakeEnv": Words(
+        actions=("left", "down", "right", "up"),
+        rules="Walk over a frozen lake to the goal. A hole in the ice ends the episode. You may slip to a side.",
+        describe=frozen_lake,
+        succeeded=_positive,
     ),
-    "CliffWalkingEnv": Words(actions=("up", "right", "down", "left"), describe=cliff_walking, succeeded=_always),
-    "BlackjackEnv": Words(actions=("stick", "hit"), describe=blackjack),
+    "TaxiEnv": Words(
+        actions=("south", "north", "east", "west", "pick up", "drop off"),
+        rules="You drive a taxi. Drive to the place where the passenger waits and pick up. Then drive to the "
+        "destination and drop off. South makes the row larger, east the column. You can drive only where it is open.",
+        describe=taxi,
+        succeeded=_positive,
+    ),
+    "CliffWalkingEnv": Words(
+        actions=("up", "right", "down", "left"),
+        rules="Walk to the goal. A step over the cliff brings you back to the start.",
+        describe=cliff_walking,
+        succeeded=_always,
+    ),
+    "BlackjackEnv": Words(
+        actions=("stick", "hit"),
+        rules="You play blackjack. Hit draws a card. Above 21 you lose. Stick ends your draws: then the dealer draws, "
+        "and the higher sum wins.",
+        describe=blackjack,
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.gymnasium.text import WORDS, deterministic, shortest
+from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.results import single
 from palaestra.errors import ContractError, InvalidData, MissingExtra, RecipeError, UnknownName, nearest
@@ -77,6 +78,7 @@ class GymnasiumEnvironment:
             self._names = words.actions if words else tuple(str(index) for index in range(self.action_count))
         elif isinstance(space, spaces.Box):
             self.action_box = space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)
+        self._rules = f"You act in {id}. Every message tells its state." if words is None else words.rules
         self._describe = words.describe if words else None
         self._succeeded = words.succeeded if words else None
         if goal is not None:
@@ -92,15 +94,14 @@ class GymnasiumEnvironment:
     # ---- the protocol -------------------------------------------------------------------------------------
     def instruction(self, agent: str) -> str:
         """The rules and the commands, for an agent that has never seen them."""
-        name = self._params["id"]
         if self._names is None:
-            low = self._environment.action_space
+            numbers = int(np.prod(self._environment.action_space.shape or (1,)))
             return write_manual(
-                f"You act in {name}. An action is {int(np.prod(low.shape or (1,)))} numbers with spaces between them.",
+                f"{self._rules} An action is {numbers} numbers with spaces between them.",
                 ending="Reach as much reward as you can.",
             )
         return write_manual(
-            f"You act in {name}. Every message tells its state.",
+            self._rules,
             dict.fromkeys(self._names, ""),
             example=self._names[0],
             ending="Reach as much reward as you can.",
@@ -187,12 +188,17 @@ class GymnasiumEnvironment:
             return _point(value, space)
         assert isinstance(space, spaces.Discrete) and self._names is not None
         if isinstance(value, str):
-            word = " ".join(value.lower().split())
-            value = self._names.index(word) if word in self._names else int(word) if word.isdecimal() else None
+            value = read_leniently(value, self._named)
         elif isinstance(value, np.ndarray):
             value = value.item() if value.size == 1 else None
         whole = isinstance(value, (int, np.integer)) and 0 <= value < space.n
         return space.start + int(value) if whole else None  # type: ignore[arg-type]
+
+    def _named(self, text: str) -> int | None:
+        """The index of the action with this name, or with these digits; None, if the text is neither."""
+        assert self._names is not None
+        word = " ".join(text.lower().split())
+        return self._names.index(word) if word in self._names else int(word) if word.isdecimal() else None
 
 
 def _point(value: Any, space: spaces.Box) -> np.ndarray | None:

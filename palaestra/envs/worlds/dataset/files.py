@@ -7,7 +7,8 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from palaestra.errors import InvalidData, missing_extra
 
+SPLIT = re.compile(r"(train|test|validation|valid|val|dev|eval)(?![a-z])")  # the beginning of a file's or folder's name
 DOWNLOAD = "hf download --repo-type dataset"
 
 
@@ -64,14 +66,37 @@ def data_files(path: str) -> list[Path]:
         # A folder of Hugging Face `datasets` holds JSON files about itself beside the data.
         tables = [file for file in named if file.suffix in TABLES]
         if named:
+            _refuse_several_splits(path, start, [file.relative_to(folder) for file in tables or named])
             return tables or named
+    begins = "/".join(place.parts[:2])
+    name = begins if re.fullmatch(r"[\w.-]+/[\w.-]+", begins) else "OWNER/NAME"
     raise InvalidData(
         where=f"environment: dataset, path: {path}",
         what="there is no such file or folder with data, and no data set of this name on this machine. Nothing is "
         "downloaded by itself.",
         remedy=f"Correct the path, which starts from the recipe's folder or the working folder. Files may be "
-        f"{', '.join(READERS)}.\nFor a data set of the Hugging Face hub, run first: {DOWNLOAD} OWNER/NAME",
+        f"{', '.join(READERS)}.\nFor a data set of the Hugging Face hub, run first: {DOWNLOAD} {name}",
     )
+
+
+def _refuse_several_splits(path: str, start: str, files: Sequence[Path]) -> None:
+    """Refuse a folder in which both training and test data lie. Raises: InvalidData, which names the parts."""
+    found: dict[str, str] = {}  # what to write → the split
+    for file in files:
+        for depth, name in enumerate(file.parts):
+            if split := SPLIT.match(name):
+                found["/".join((*file.parts[:depth], split[1]))] = split[1]
+                break
+    if len(set(found.values())) > 1:
+        base = path.removesuffix(start).rstrip("/")
+        names = tuple(f"{base}/{part}" for part in found)
+        test = next((name for name in names if not name.endswith("/train")), names[0])
+        raise InvalidData(
+            where=f"environment: dataset, path: {path}",
+            what=f"the folder has several splits: {', '.join(sorted(set(found.values())))}.",
+            options=names,
+            remedy=f"Name one of them, and another for evaluations: `eval: {test}`.",
+        )
 
 
 def _folders(path: str) -> Iterable[tuple[Path, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from palaestra.data.abilities import without
 from palaestra.data.task import content_digest
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
-from palaestra.envs.verifiers.calling import Reply, rewards_of, success_of
+from palaestra.envs.verifiers.calling import Reply, line_of, rewards_of, success_of
 from palaestra.envs.worlds.dataset.collection import collection_of
 from palaestra.envs.worlds.dataset.problems import NAME, Layout, Message, Problem
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
@@ -161,7 +161,8 @@ class Dataset(KeepsState[State]):
             content=problem.digest,
         )
 
-    def _problem(self, task: Task) -> Problem:
+    def problem(self, task: Task) -> Problem:
+        """The problem of a task. Raises: InvalidData, if the file has changed."""
         problems = (self._given.apart or ()) if task.params.get("apart") else self._given.problems
         row = task.params.get("row", -1)
         if not 0 <= row < len(problems) or (task.content or problems[row].digest) != problems[row].digest:
@@ -174,15 +175,15 @@ class Dataset(KeepsState[State]):
 
     def content(self, task: Task) -> Any:
         """The question, or the columns of the option `problem`."""
-        return self._problem(task).content
+        return self.problem(task).content
 
     def difficulty(self, task: Task) -> float:
         """The number in the column of the option `difficulty`."""
-        return float(self._problem(task).level or 0.0)
+        return float(self.problem(task).level or 0.0)
 
     # ---- episodes -----------------------------------------------------------------------------------------
     def reset(self, task: Task) -> StepResult:
-        self.state = State(problem=self._problem(task))
+        self.state = State(problem=self.problem(task))
         return single(AGENT, self.state.problem.observation())
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
@@ -212,9 +213,11 @@ class Dataset(KeepsState[State]):
         except EpisodeFailure:
             raise
         except Exception as error:
-            raise self._unanswered(problem, f"the function raised {type(error).__name__}: {error}") from error
+            line = line_of(self._respond, error)
+            raise self._unanswered(problem, f"the function raised {type(error).__name__}: {error}{line}") from error
         if answer is not None and not isinstance(answer, str):
-            raise self._unanswered(problem, f"the function returned {answer!r}, neither a text nor None")
+            line = line_of(self._respond)
+            raise self._unanswered(problem, f"the function returned {answer!r}, neither a text nor None{line}")
         return answer
 
     async def _judged(self, state: State, text: str) -> tuple[float, dict[str, Any]]:
@@ -252,6 +255,6 @@ class Dataset(KeepsState[State]):
         return Action(text=self.state.problem.demonstration or "")
 
     @property
-    def columns(self) -> Sequence[str]:
-        """The names of the columns of the first row."""
-        return tuple(self._given.problems[0].columns)
+    def first(self) -> Problem:
+        """The problem of the first row."""
+        return self._given.problems[0]

@@ -25,7 +25,10 @@ AnyUser = ScriptedUser | StaticUser | ChatUser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """The options that all dialogues of a desk share. `style`: `replies`; `doubtful`: customers may misspeak."""
+    """The options that all dialogues of a desk share.
+
+    `style`: `replies`; `doubtful`: customers may misspeak; `described`: the agent must understand what they want.
+    """
 
     tables: int
     kinds: tuple[str, ...]
@@ -33,6 +36,7 @@ class Manner:
     style: Style
     failure: float
     doubtful: bool
+    described: bool
     max_calls: int | None
     max_faults: int | None
 
@@ -104,6 +108,7 @@ class Dialogue:
             tables=self._manner.tables,
             kinds=self._manner.kinds,
             doubtful=self._manner.doubtful,
+            described=self._manner.described,
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palaestra.data import ToolCall, derive
@@ -13,6 +13,7 @@ from palaestra.envs.worlds.desk.counter import after, call_for
 from palaestra.envs.worlds.desk.handbook import Handbook, Tree, draw_handbook
 from palaestra.envs.worlds.desk.kinds import GRANT, HEARS, KINDS, REFUSE, TOLD, Decision, Kind
 from palaestra.envs.worlds.desk.records import ITEMS, Database, Value, allowed, draw_database, place_of
+from palaestra.envs.worlds.desk.requests import said
 from palaestra.envs.worlds.desk.scoring import database_hash
 from palaestra.tools.users.brief import Brief, Wish
 
@@ -62,6 +63,8 @@ def draw_goal(seed: int, world: Mapping[str, Any], *, open: bool = False) -> Goa
         if own and kind.name in handbook.trees:
             _satisfy(handbook.trees[kind.name], database, key, fixed, rng)
         wish, decision, output = _wish(kind, key, own=own, handbook=handbook, database=database, world=world, rng=rng)
+        if world.get("request", "names") != "names":
+            wish = replace(wish, text=(said(kind.name, world["request"], seed),))
         wishes.append(wish)
         decisions += [] if decision is None else [decision]
         outputs += [] if output is None else [output]

@@ -68,6 +68,11 @@ def check(world: Mapping[str, Any], *, user: str, model: bool, failure: float) -
         f"with `attack: role` the attacker writes into the user's first turn, and `user: {user}` does not allow that.",
         "Set `user: open` or `user: withholding`, or `attack: pool`.",
     )
+    refuse.when(
+        chat and "request" in world,
+        f"`request: {world.get('request')}` gives scripted customers their sentences, and `user: chat` has its own.",
+        "Leave `request` out, or set `user: withholding`.",
+    )
     refuse.when_certain("no call can succeed", failure=failure)
     refuse.when(chat and not model, "`user: chat` needs a chat model.", "Set `chat: {model: …}`.")
     refuse.when(

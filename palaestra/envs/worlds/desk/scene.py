@@ -34,6 +34,7 @@ class Scene:
         tables: number of tables.
         kinds: kinds of requests that can come up.
         doubtful: whether customers may misspeak.
+        described: the name of the request is not told, because the agent must understand what the customer wants.
     """
 
     goal: Goal
@@ -43,6 +44,7 @@ class Scene:
     tables: int
     kinds: tuple[str, ...]
     doubtful: bool = False
+    described: bool = False
 
     @property
     def customer(self) -> str | None:
@@ -86,7 +88,8 @@ class Scene:
     # ---- how it reads -------------------------------------------------------------------------------------
     def notes(self) -> str:
         """What is known of the customer and of the present request, in short sentences."""
-        found = [", ".join(f"{fact} {value}" for fact, value in self.told.items()) or "nothing"]
+        told = {fact: value for fact, value in self.told.items() if not (self.described and fact == REQUEST)}
+        found = [", ".join(f"{fact} {value}" for fact, value in told.items()) or "nothing"]
         if self.customer is not None:
             found.append(described(self.database, "users", self.customer).rstrip("."))
         for table in self.lookups():
@@ -107,6 +110,8 @@ class Scene:
             scopes = {"start"}
         elif untold(self.history) is not None:
             scopes = {"ends"}
+        elif self.described:
+            scopes = {"records", "decisions", *self.kinds}
         elif kind is None or not kind.changes:
             scopes = {"records"}
         else:

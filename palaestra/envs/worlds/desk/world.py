@@ -32,6 +32,7 @@ from palaestra.envs.worlds.desk.goals import draw_goal
 from palaestra.envs.worlds.desk.handbook import DEEPEST
 from palaestra.envs.worlds.desk.kinds import HEARS, kinds_of
 from palaestra.envs.worlds.desk.options import check
+from palaestra.envs.worlds.desk.requests import HowAsked
 from palaestra.envs.worlds.desk.speech import Style
 from palaestra.envs.worlds.desk.wording import inward, outward
 from palaestra.errors import ContractError
@@ -89,6 +90,9 @@ class Desk:
         failure: probability that a call returns an error and does nothing, below 1. Higher: more has to be tried again.
             Usual: 0.
         wordings: number of phrasings of customers, 1–4. Higher: more to understand. Usual: 1.
+        request: "names" lets customers say what they want in the words of the tools. "described" lets them say it in
+            everyday English, and no note or rule tells which request it is. "held_out": likewise, with half of the
+            sentences in the split "train" and the other half in the others. Both are meant for pretrained models.
         renamed: use other words for tools and fields, with the same rules. It tests what a policy learned with the
             usual words.
         attack: where a text asks the agent for what it must never do: in results of a "tool", in turns of the "user",
@@ -151,6 +155,7 @@ class Desk:
         patience: PositiveInt | None = None,
         failure: Fraction = 0.0,
         wordings: Annotated[int, pydantic.Field(ge=1, le=WORDINGS)] = 1,
+        request: HowAsked = "names",
         renamed: bool = False,
         attack: Literal["none", "tool", "user", "both", "role", "pool"] = "none",
         attack_share: Fraction = 0.5,
@@ -181,6 +186,8 @@ class Desk:
             "attack_share": attack_share,
             "behaviors": list(behaviors),
         }
+        if request != "names":
+            self._world["request"] = request
         check(self._world, user=user, model=chat is not None, failure=failure)
         self._rules, self._explain, self._notes, self._renamed = rules, explain, notes, renamed
         self._user, self._max_turns = user, max_turns
@@ -191,6 +198,7 @@ class Desk:
             style=replies,
             failure=failure,
             doubtful=misspeaks > 0,
+            described=request != "names",
             max_calls=max_calls,
             max_faults=max_faults,
         )
@@ -240,7 +248,8 @@ class Desk:
 
     def content(self, task: Task) -> Any:
         """The database, the handbook, what the customer wants, and the attack."""
-        return as_json(draw_goal(task.seed, {**self._world, **task.params}, open=self._user == "open"))
+        world = {**self._world, **task.params, "request": "names"}  # other words are no other task
+        return as_json(draw_goal(task.seed, world, open=self._user == "open"))
 
     def reset(self, task: Task) -> StepResult:
         user = StaticUser(self._rehearsed(task)) if self._user == "static" else ScriptedUser()

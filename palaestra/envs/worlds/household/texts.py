@@ -6,6 +6,7 @@ from typing import Literal
 
 from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.worlds.household.house import NOWHERE, RESULTS, House, Number, State, accessible
+from palaestra.envs.worlds.household.requests import Speech
 from palaestra.envs.worlds.household.rules import IDLE, Command, conceivable, possible
 from palaestra.envs.worlds.household.words import Vocabulary
 
@@ -18,15 +19,19 @@ class Wording:
     Args:
         view: whose contents are shown: those of all places, of the places seen so far, or of the agent's place.
         idle: whether the commands that change nothing exist.
+        speech: writes the task and what happens in everyday English; None: they have fixed words.
     """
 
-    def __init__(self, house: House, vocabulary: Vocabulary, *, view: View, idle: bool) -> None:
+    def __init__(
+        self, house: House, vocabulary: Vocabulary, *, view: View, idle: bool, speech: Speech | None = None
+    ) -> None:
+        self._speech = speech
         self._house, self._words, self._view, self._idle = house, vocabulary, view, idle
         word = vocabulary.words
         self._rooms = [word[room] for room in house.rooms]
         self._places = [f"{word[place.kind]} {place.number}" for place in house.places]
         self._things = [f"{word[kind]} {number}" for kind, number in house.things]
-        self._task = self._goal()
+        self._task = self._goal() if speech is None else speech.task(house.goal)
         self._texts = {one: self._command(one) for one in conceivable(house) if idle or one.verb not in IDLE}
         self._meant = {text: command for command, text in self._texts.items()}
 
@@ -61,14 +66,16 @@ class Wording:
         at = "" if state.at == NOWHERE else f" at {self._places[state.at]}"
         held = "nothing" if state.held == NOWHERE else self._thing(state, state.held)
         rooms = [
-            f"{name}: {', '.join(self._listed(state, room)) or '?'}."
+            self._tell(state, "listed", f"{name}: {places}.", room=name, places=places)
             for room, name in enumerate(self._rooms)
+            for places in [", ".join(self._listed(state, room)) or "?"]
             if self._view != "here" or room == state.room
         ]
         doors = []
         if self._view == "here" and len(self._rooms) > 1:
             doors = [f"doors: {', '.join(name for room, name in enumerate(self._rooms) if room != state.room)}."]
-        here = f"you are in {self._rooms[state.room]}{at}. you carry {held}."
+        room = self._rooms[state.room]
+        here = self._tell(state, "here", f"you are in {room}{at}. you carry {held}.", room=room, at=at, held=held)
         return " ".join([self._said(state), self._task, here, *rooms, *doors])
 
     def _goal(self) -> str:
@@ -88,7 +95,11 @@ class Wording:
             return f"{self._things[number]} is {' and '.join(marks) or 'nothing special'}."
         if kind == "place":
             return f"{self._places[number]} is {'open' if accessible(self._house, state, number) else 'closed'}."
-        return {"start": "you start.", "nothing": "nothing happens.", "done": "done."}[kind]
+        return self._tell(state, kind, {"start": "you start.", "nothing": "nothing happens.", "done": "done."}[kind])
+
+    def _tell(self, state: State, kind: str, plain: str, **words: str) -> str:
+        """A sentence of the speech, or its plain form without one."""
+        return plain if self._speech is None else self._speech.tell(kind, state.turn, **words)
 
     def _listed(self, state: State, room: Number) -> list[str]:
         """The places of a room with their known contents. Empty for a room that the agent has never entered, unless

@@ -18,6 +18,7 @@ from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.household.house import GOALS, GoalName, House, State, build, stage, stages
 from palaestra.envs.worlds.household.plan import search_then_plan, shortest
+from palaestra.envs.worlds.household.requests import HowAsked, Speech, Wordings
 from palaestra.envs.worlds.household.rules import Command, act
 from palaestra.envs.worlds.household.texts import View, Wording
 from palaestra.envs.worlds.household.words import NAMES, VocabularyName, vocabulary
@@ -52,7 +53,12 @@ class Episode:
     way: tuple[Command, ...]
 
 
-@register("environment", "household", source="modeled on ALFWorld, arXiv 2010.03768")
+@register(
+    "environment",
+    "household",
+    ignores_if={"request=names": ("wordings",)},
+    source="modeled on ALFWorld, arXiv 2010.03768",
+)
 class Household(KeepsState[Episode]):
     """Find things in a house, clean, heat or cool them, and bring them to a place, by text commands.
 
@@ -77,6 +83,11 @@ class Household(KeepsState[Episode]):
         idle: whether the commands `look`, `inventory` and `examine` exist. They change nothing and cost a turn.
         vocabulary: the words for commands, places and things: "plain", "casual" or "formal". "mixed" draws each word
             from one of the three, by the task's seed. To hold one vocabulary out, train on the others.
+        request: "names" puts the task in the words of the house. "described" puts it in everyday English, by what
+            things are for, and also tells in varied words what happens. Commands keep the words of the house, so the
+            agent must understand what is meant. It is meant for pretrained models.
+        wordings: "held_out": the split "train" has half of all descriptions and sentences, and the others have the
+            other half. "shared": all splits have all of them. Only with `request: described`.
         expert: "sighted" knows the whole house and takes a shortest way. "searching" uses what the agent has seen, and
             searches for the rest.
         slip: probability that a command such as `take` or `open` does nothing. Going and looking never fail.
@@ -103,11 +114,18 @@ class Household(KeepsState[Episode]):
         reward: Literal["sparse", "dense"] = "sparse",
         idle: bool = True,
         vocabulary: VocabularyName = "plain",
+        request: HowAsked = "names",
+        wordings: Wordings = "shared",
         expert: Literal["sighted", "searching"] = "sighted",
         slip: Fraction = 0.0,
         max_turns: PositiveInt = 50,
     ) -> None:
         _refuse_impossible(rooms, places, things, goals, slip)
+        Refusals("environment: household").when(
+            request == "described" and vocabulary != "plain",
+            f"a described request means things by their plain names, and `vocabulary: {vocabulary}` gives them others.",
+            "Leave `vocabulary` out, or set `request: names`.",
+        )
         self._params: dict[str, Any] = {
             "rooms": rooms,
             "places": list(places),
@@ -116,6 +134,7 @@ class Household(KeepsState[Episode]):
             "slip": slip,
         }
         self._view, self._idle, self._vocabulary = view, idle, vocabulary
+        self._described, self._wordings = request == "described", wordings
         self._dense, self._sighted, self._max_turns = reward == "dense", expert == "sighted", max_turns
 
     def instruction(self, agent: str) -> str:
@@ -143,6 +162,7 @@ class Household(KeepsState[Episode]):
             commands |= {say("look"): "", say("carried"): "", say("examine", "THING"): ""}
         fridge = f"{kinds[0].words['fridge']} 1"
         words = " Every house has its own words for commands and things: use those that work." * mixed
+        refusal = "does nothing." if self._described else "has the answer `nothing happens.`"
         return write_manual(
             "You are in a house and do the task that every message names. Things and places have a number, as in "
             f"{fridge}."
@@ -150,8 +170,7 @@ class Household(KeepsState[Episode]):
             f"not seen yet, and a closed place must be opened first.{words}",
             commands,
             example="" if mixed else say("go", place=fridge),
-            ending="A command that is impossible has the answer `nothing happens.` The episode succeeds when the "
-            "task is "
+            ending=f"A command that is impossible {refusal} The episode succeeds when the task is "
             f"done.{turn_limit(self._max_turns)}",
         )
 
@@ -172,7 +191,9 @@ class Household(KeepsState[Episode]):
         world = {**self._params, **task.params}
         house = _house_of(world, task.seed)
         words = task.seed if self._vocabulary == "mixed" else 0
-        wording = _worded(house, self._vocabulary, words, self._view, self._idle)
+        half = None if self._wordings == "shared" else task.seed % 2
+        speech = (task.seed, half) if self._described else None
+        wording = _worded(house, self._vocabulary, words, self._view, self._idle, speech)
         scene, first = Scene(house=house, wording=wording, seed=task.seed, slip=world["slip"]), self._first(house)
         self.state = Episode(scene=scene, state=first, way=tuple(shortest(house, first)))
         return single(AGENT, self._observe(scene, first), info={"success": False})
@@ -237,8 +258,11 @@ class Household(KeepsState[Episode]):
 
 
 @lru_cache(maxsize=64)  # a group plays one task several times
-def _worded(house: House, name: VocabularyName, seed: int, view: View, idle: bool) -> Wording:
-    return Wording(house, vocabulary(name, seed), view=view, idle=idle)
+def _worded(
+    house: House, name: VocabularyName, seed: int, view: View, idle: bool, speech: tuple[int, int | None] | None
+) -> Wording:
+    words = None if speech is None else Speech(*speech)
+    return Wording(house, vocabulary(name, seed), view=view, idle=idle, speech=words)
 
 
 def _house_of(world: Mapping[str, Any], seed: int) -> House:

@@ -23,6 +23,7 @@ from palaestra.envs.worlds.tool_tasks.episode import ANSWER, Found, Solver, Stat
 from palaestra.envs.worlds.tool_tasks.goods import WORDS, Problem, Wording, make_problem
 from palaestra.envs.worlds.tool_tasks.matching import Match, equals, matches
 from palaestra.envs.worlds.tool_tasks.questions import Question, read_questions
+from palaestra.envs.worlds.tool_tasks.requests import HowAsked, Wordings, describe
 from palaestra.envs.worlds.tool_tasks.supply import QUICK, Spec, Supply
 from palaestra.errors import ContractError, InvalidData
 from palaestra.registry import Files, Fraction, PositiveInt, register
@@ -35,7 +36,7 @@ SHOWN = 120  # most characters of a call that are repeated beside its result
 Range = tuple[PositiveInt, PositiveInt]
 
 
-@register("environment", "tool_tasks", extra="tools")
+@register("environment", "tool_tasks", ignores_if={"request=names": ("wordings",)}, extra="tools")
 class ToolTasks:
     """Answer questions with tools: built-in ones, functions of your own, MCP servers.
 
@@ -63,6 +64,11 @@ class ToolTasks:
         names: lines of the built-in table. Higher: more to choose from. Usual: 6.
         largest: largest number in the table. Higher: the sums are harder without a calculator. Usual: 50.
         wording: the nouns of the table, "goods" or "trees". The sums are the same.
+        request: "names" writes the built-in sum with the words of the table. "described" asks for it in everyday
+            English, step by step, and never in the words of the table, which stand behind the question. Tools need
+            these words, so the agent must understand what is meant. It is meant for pretrained models.
+        wordings: "held_out": the split "train" has half of all descriptions and sentences, and the others have the
+            other half. "shared": all splits have all of them. Only with `request: described`.
         noise: probability that a call fails. The same call may work in a later turn. Higher: longer episodes.
         max_calls: most calls of an episode. A further call ends it (`max_tool_calls`). None: no limit.
         max_faults: number of unreadable acts that ends the episode (`parse_error`). None: no limit.
@@ -95,6 +101,8 @@ class ToolTasks:
         names: Annotated[int, pydantic.Field(ge=2, le=12)] = 6,
         largest: Annotated[int, pydantic.Field(ge=2, le=10**6)] = 50,
         wording: Wording = "goods",
+        request: HowAsked = "names",
+        wordings: Wordings = "shared",
         noise: Fraction = 0.0,
         max_calls: Annotated[int, pydantic.Field(ge=0)] | None = None,
         max_faults: PositiveInt | None = None,
@@ -106,6 +114,12 @@ class ToolTasks:
         self._solver = Solver(tuple(self._supply.names), refer)
         self._questions = None if questions is None else read_questions(questions)
         _refuse(facts=facts, names=names, noise=noise, file=questions, table=self._supply.needs_table())
+        Refusals(NAME).when(
+            request == "described" and (questions is not None or wording != "goods"),
+            "only built-in sums over goods can be described.",
+            "Leave `questions` and `wording` out, or set `request: names`.",
+        )
+        self._described, self._wordings = request == "described", wordings
         self._params = {
             "facts": list(facts),
             "names": names,
@@ -177,6 +191,9 @@ class ToolTasks:
         """Begin an episode. Servers of the last one are closed. Those of this one start at their first call."""
         self._state = None
         problem, question, noise = self._drawn(task)
+        if self._described and problem is not None:
+            half = None if self._wordings == "shared" else task.seed % 2
+            question = dataclasses.replace(question, text=describe(problem, seed=task.seed, half=half))
         tools = await self._supply.open(problem)
         if noise:
             tools = [self._failing(one) for one in tools]

@@ -9,9 +9,14 @@ from palaestra.envs.worlds.travel.trip import Booking, Request, cost, price_of
 from palaestra.envs.worlds.travel.words import TOWNS, town_names
 
 
-def tell(state: State, words: Vocabulary, *, coded: bool) -> str:
-    """The text of an observation. With `coded`, the offers of lists have codes in place of numbers."""
-    lines = [tell_request(state.request, words)]
+def tell(state: State, words: Vocabulary, *, coded: bool, letter: str | None = None) -> str:
+    """The text of an observation.
+
+    Args:
+        coded: whether the offers of lists have codes in place of numbers.
+        letter: the request in other words; None: two short lines.
+    """
+    lines = [tell_request(state.request, words) if letter is None else letter]
     if state.plan:
         booked = ", ".join(_booked(state.request, one, words) for one in state.plan)
         lines.append(f"plan: {booked}. spent {cost(state.request, state.plan)}.")

@@ -20,6 +20,7 @@ from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.travel import advice, episode
 from palaestra.envs.worlds.travel.country import Country
 from palaestra.envs.worlds.travel.episode import State
+from palaestra.envs.worlds.travel.letters import HowAsked, Wordings, describe
 from palaestra.envs.worlds.travel.requests import Dials, count_of, draw_request
 from palaestra.envs.worlds.travel.telling import tell
 from palaestra.envs.worlds.travel.toolset import LINES, WHOLE, tools_of
@@ -37,7 +38,7 @@ Stops = Annotated[int, pydantic.Field(ge=1, le=3)]
 Wishes = Annotated[int, pydantic.Field(ge=0, le=len(WISHES))]
 
 
-@register("environment", "travel")
+@register("environment", "travel", ignores_if={"request=names": ("wordings",)})
 class Travel(KeepsState[State]):
     """Plan a trip that fulfills a request: look up trains, flights, hotels and sights, book them, hand in the plan.
 
@@ -67,6 +68,10 @@ class Travel(KeepsState[State]):
         manual: whether an instruction before the first observation explains the tools and how to call them.
         prices: whether bookings state the price, which the second verifier compares with the one that was shown.
         vocabulary: "plain", or "renamed", which has other words for all towns, tools and things.
+        request: "names" tells the trip and the wishes in two short lines, in the words of the tools. "described" tells
+            them as a letter in everyday English, with numbers in words. It is meant for pretrained models.
+        wordings: "held_out": the split "train" has half of all sentences, and the others have the other half. "shared":
+            all splits have all of them. Only with `request: described`.
         noise: probability that a query fails. The same query may work in a later turn.
         stale: probability that a query shows the prices of another day, the same ones each time. The budget is compared
             with the true prices, which are shown after the booking.
@@ -108,12 +113,20 @@ class Travel(KeepsState[State]):
         manual: bool = True,
         prices: bool = True,
         vocabulary: VocabularyName = "plain",
+        request: HowAsked = "names",
+        wordings: Wordings = "shared",
         noise: Fraction = 0.0,
         stale: Fraction = 0.0,
         reward: Literal["product", "plan", "share"] = "product",
         max_turns: PositiveInt = 30,
     ) -> None:
         _refuse_impossible(stops, wishes, kinds, noise)
+        Refusals(NAME).when(
+            request == "described" and vocabulary != "plain",
+            "a described request has the plain names of towns, and `vocabulary: renamed` gives them others.",
+            "Leave `vocabulary` out, or set `request: names`.",
+        )
+        self._described, self._wordings = request == "described", wordings
         self._params: dict[str, Any] = {
             "towns": towns,
             "stops": list(stops),
@@ -301,7 +314,9 @@ class Travel(KeepsState[State]):
         )
 
     def _observe(self, state: State) -> Observation:
-        text = tell(state, self._words, coded=self._whole)
+        half = None if self._wordings == "shared" else state.seed % 2
+        letter = describe(state.request, seed=state.seed, half=half) if self._described else None
+        text = tell(state, self._words, coded=self._whole, letter=letter)
         acts = advice.sensible(state, self._letters, whole=self._whole, priced=self._prices)
         content = repr((state.plan, state.shown, state.untrue > 0))
         return Observation(

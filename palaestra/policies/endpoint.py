@@ -1,0 +1,158 @@
+"""A policy that is a chat model behind any endpoint with OpenAI's protocol. It plays and is not trained."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Annotated, Any
+
+import pydantic
+
+from palaestra.chat import FullHistory, LatestOnly
+from palaestra.data import Action, NextPrompt, Observation, RunSetup
+from palaestra.data.interaction import FinishReason
+from palaestra.data.protocols import Policy, Response, Sampling, Session
+from palaestra.errors import EpisodeFailure, RecipeError, missing_extra
+from palaestra.registry import Positive, PositiveInt, register
+
+Messages = list[dict[str, str]]
+
+
+@register("policy", "endpoint", extra="serve", modules=("openai",))
+class EndpointPolicy(Policy):
+    """Answer observations with a chat model behind any endpoint with OpenAI's protocol: vLLM, SGLang, Ollama, OpenAI.
+
+    It can be evaluated, and it can play beside a policy that learns. It is not trained: give it `trainable: false`. Its
+    replies have no token ids. Set `instruction: environment` for its role, so that it reads the environment's rules as
+    its system message. Its context is `full_history` or `latest_only`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        setup: RunSetup,
+        *,
+        model: str,
+        url: str = "OPENAI_BASE_URL",
+        key: str = "OPENAI_API_KEY",
+        timeout_s: Positive = 120.0,
+        retries: Annotated[int, pydantic.Field(ge=0, le=10)] = 2,
+        in_flight: PositiveInt = 16,
+    ) -> None:
+        """
+        Args:
+            name: the name in the recipe.
+            setup: of the run.
+            model: name of the model at the endpoint.
+            url, key: names of the environment variables that hold the address (ending in /v1) and the key.
+            timeout_s: seconds for one reply.
+            retries: further attempts after time-outs, full queues and lost connections.
+            in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
+
+        Raises: RecipeError, if the address is missing; MissingExtra, without openai.
+        """
+        if not os.environ.get(url):
+            raise RecipeError(
+                where=f"policies.{name}, endpoint",
+                what=f"the environment variable {url} is empty.",
+                remedy=f"Set it before the run: export {url}=…. A recipe never contains addresses or keys.",
+            )
+        try:
+            self._openai = importlib.import_module("openai")
+        except ImportError as error:
+            raise missing_extra("openai", extra="serve", needed_for="policy endpoint") from error
+        self._client = self._openai.OpenAI(
+            base_url=os.environ[url], api_key=os.environ.get(key) or "none", timeout=timeout_s, max_retries=retries
+        )
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="endpoint")
+        self._lock = Lock()
+        self.name, self.trainable, self.version, self._model = name, False, 0, model
+        self.generated = 0  # tokens of all replies, as the endpoint counts them
+
+    def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> EndpointSession:
+        """The session of one agent. Raises: RecipeError, for a context that it cannot follow."""
+        if not isinstance(context, FullHistory | LatestOnly | None):
+            raise RecipeError(
+                where=f"policies.{self.name}, endpoint",
+                what=f"it cannot follow the context {type(context).__name__}, which counts token ids.",
+                remedy="Give its role `context: full_history` or `context: latest_only`.",
+            )
+        return EndpointSession(self, sampling, latest_only=isinstance(context, LatestOnly))
+
+    async def reply(self, messages: Sequence[dict[str, str]], sampling: Sampling, seed: int) -> Action:
+        """The model's reply. Raises: EpisodeFailure of the boundary "engine", if the endpoint gives none."""
+        return await asyncio.wrap_future(self._threads.submit(self._ask, list(messages), sampling, seed))
+
+    def _ask(self, messages: Messages, sampling: Sampling, seed: int) -> Action:
+        try:
+            done = self._client.chat.completions.create(
+                model=self._model,
+                messages=messages,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=sampling.max_tokens,
+                seed=seed % 2**31,
+            )
+        except self._openai.OpenAIError as error:
+            raise EpisodeFailure(
+                boundary="engine",
+                where=f"policy {self.name}, model {self._model}",
+                what=f"the endpoint gave no reply: {type(error).__name__}: {str(error)[:200]}.",
+                remedy="Check that the endpoint is up. If it is only busy, raise `timeout_s` or `retries`.",
+            ) from error
+        with self._lock:
+            self.generated += done.usage.completion_tokens if done.usage else 0
+        choice = done.choices[0] if done.choices else None
+        cut = choice is not None and choice.finish_reason == "length"
+        text = (choice.message.content if choice else None) or ""
+        return Action(text=text, finish=FinishReason.LENGTH if cut else FinishReason.STOP)
+
+
+@dataclass(slots=True)
+class EndpointSession(Session):
+    """One agent's conversation with the endpoint, as messages."""
+
+    policy: EndpointPolicy
+    sampling: Sampling
+    latest_only: bool
+    messages: Messages = field(default_factory=list)
+
+    async def act(self, observation: Observation, *, seed: int) -> Response:
+        self._read(observation)
+        return self._said(await self.policy.reply(self.messages, self.sampling, seed))
+
+    def record(self, observation: Observation, action: Action) -> Response:
+        self._read(observation)
+        return self._said(action)
+
+    def fork(self, key: Hashable) -> EndpointSession:
+        """A copy that continues from here."""
+        return replace(self, messages=list(self.messages))
+
+    def end(self, observation: Observation | None) -> NextPrompt | None:
+        return None
+
+    def _read(self, observation: Observation) -> None:
+        """Add what the agent sees. The instruction becomes the system message, once."""
+        head = [message for message in self.messages[:1] if message["role"] == "system"]
+        if self.latest_only or not self.messages:
+            told = observation.instruction
+            head = [{"role": "system", "content": told}] if told else head
+            self.messages = head
+        if observation.messages and len(self.messages) <= len(head):
+            own = [{"role": one["role"], "content": one["content"]} for one in observation.messages]
+            if head and own[0]["role"] == "system":
+                head[0] = {"role": "system", "content": f"{head[0]['content']}\n\n{own[0]['content']}"}
+                own = own[1:]
+            self.messages = [*head, *own]
+        else:
+            self.messages = [*self.messages, {"role": "user", "content": observation.text or ""}]
+
+    def _said(self, action: Action) -> Response:
+        self.messages = [*self.messages, {"role": "assistant", "content": action.text or ""}]
+        return Response(action=action)

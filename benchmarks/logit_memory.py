@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from machine import describe
+from machine import describe, peak_bytes
 from update_speed import samples_of
 
 from palaestra.models import make_causal_lm
@@ -47,7 +46,7 @@ def grown(way: str, *, tokens: int, vocabulary: int) -> int:
         logprob = logprobs.gather(1, ids[1:, None])[:, 0]
         entropy = -(logprobs.exp() * logprobs).sum(-1)
     (logprob.sum() + entropy.sum()).backward()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return peak_bytes() - before
 
 
 def in_process(way: str, *, tokens: int, vocabulary: int, chunk: int) -> int:

@@ -1,4 +1,4 @@
-"""Where a benchmark was measured: processor, threads and versions. Knows nothing of what was measured."""
+"""Where a benchmark was measured: processor, threads and versions; and the memory of this process."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def describe(packages: Iterable[str] = ("numpy", "transformers")) -> dict[str, A
         "torch": torch.__version__,
         **{package: _version(package) for package in packages},
     }
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held. The limits of `resource` would count the process that started it."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def _processor() -> str:

@@ -24,7 +24,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from machine import describe
+from machine import describe, peak_bytes
 
 RESULT = Path(__file__).parent / "results" / "whole_training.json"
 RECIPE = "models/smollm2-words.yaml"
@@ -213,8 +213,6 @@ def model_folder(settings: Any) -> str:
 
 def one_side(options: argparse.Namespace) -> None:
     """In a process of its own: print the seconds of each iteration and the peak of memory."""
-    import resource
-
     import torch
 
     torch.set_num_threads(options.threads)
@@ -222,7 +220,7 @@ def one_side(options: argparse.Namespace) -> None:
     side, dtype = options.side.split()
     with tempfile.TemporaryDirectory() as folder:
         seconds = {"ours": ours, "trl": trl, "plain": plain}[side](options, dtype, folder)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_bytes()
     print(json.dumps({"seconds": seconds, "peak": peak}))
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
 LARGE = 10_000_000  # parameters; smaller models spend their time on calls, not on products
@@ -37,7 +36,11 @@ def usable() -> bool:
         amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
-    known = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    try:
+        torch.ops.mkldnn._linear_pointwise  # noqa: B018
+    except AttributeError:
+        return False
+    known = torch.backends.mkldnn.is_available()
     return amd and known and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
@@ -76,7 +79,7 @@ def _fits(tensor: Tensor) -> bool:
     return type(tensor) in PLAIN and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
-class _Product(Function):
+class _Product(torch.autograd.Function):
     """x (…, k), w (n, k) ↦ x wᵀ (…, n)."""
 
     @staticmethod

@@ -24,11 +24,12 @@ Pair = tuple[str, str]  # slot and name of a part
 WITHOUT_RECIPE: Mapping[Pair, str] = {  # may only shrink
     ("environment", "echo"): "a fake of palaestra.testing",
     ("environment", "trl_class"): "an adapter: what it plays is a file of one's own",
-    ("environment", "scienceworld"): "its texts are long and its steps slow for the small models of recipes",
     ("environment", "verifiers"): "an adapter: what it plays is a package of one's own",
     ("environment", "openenv"): "an adapter: what it plays is a file or a server of one's own",
     ("policy", "human"): "a person at the terminal; `palaestra play` takes it by name",
     ("policy", "random"): "`palaestra eval --policy random`",
+    ("policy", "endpoint"): "a model behind an endpoint, which cannot be trained; `benchmarks/zero_shot.py` takes it",
+    ("reward", "group_function"): "a function of one's own, which sees all replies to a question",
     ("parser", "number"): "for programs of one's own whose agents answer with numbers",
     ("weights", "ones"): "the neutral element: a recipe says nothing",
     ("selection", "all"): "the neutral element: a recipe says nothing",

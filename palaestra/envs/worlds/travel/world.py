@@ -19,7 +19,6 @@ from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.worlds.travel import advice, episode
 from palaestra.envs.worlds.travel.country import Country
-from palaestra.envs.worlds.travel.episode import State
 from palaestra.envs.worlds.travel.letters import HowAsked, Wordings, describe
 from palaestra.envs.worlds.travel.requests import Dials, count_of, draw_request
 from palaestra.envs.worlds.travel.telling import tell
@@ -39,7 +38,7 @@ Wishes = Annotated[int, pydantic.Field(ge=0, le=len(WISHES))]
 
 
 @register("environment", "travel", ignores_if={"request=names": ("wordings",)})
-class Travel(KeepsState[State]):
+class Travel(KeepsState[episode.State]):
     """Plan a trip that fulfills a request: look up trains, flights, hotels and sights, book them, hand in the plan.
 
     `trains oslo bern 2` and `flights oslo bern 2` list the rides of day 2, `hotels bern 2` the hotels for an arrival on
@@ -156,7 +155,7 @@ class Travel(KeepsState[State]):
     def instruction(self, agent: str) -> str:
         """What a plan must have, and how it is made. With `manual`, the observation itself lists the tools."""
         hand = self._words.say("plan" if self._whole else "done")
-        stated = " State each price exactly as a tool showed it." * self._prices
+        stated = " episode.State each price exactly as a tool showed it." * self._prices
         return write_manual(
             "You plan a trip. Every message shows the legs of the trip, the wishes, and the plan so far. Look up "
             "trains, flights, hotels and sights, and book a ride for each leg and a hotel for each stop. Nothing "
@@ -196,7 +195,7 @@ class Travel(KeepsState[State]):
                 remedy="Raise `tickets`, `hotels` or `nights`, or take fewer `kinds` of wishes.",
             )
         self._lines = {}
-        self.state = state = State(
+        self.state = state = episode.State(
             country=country, request=request, seed=task.seed, noise=world["noise"], stale=world["stale"]
         )
         return single(AGENT, self._observe(state), info={"success": False})
@@ -279,7 +278,7 @@ class Travel(KeepsState[State]):
         return self._box.write(ToolCall(name=self._words.say(name), arguments=said))
 
     # ---- judging ------------------------------------------------------------------------------------------
-    def _judged(self, before: State, *, unread: bool, calls: int, failed: int) -> StepResult:
+    def _judged(self, before: episode.State, *, unread: bool, calls: int, failed: int) -> StepResult:
         """The result of an act, judged by both verifiers."""
         state = self.state
         kept = checks(state.country, state.request, state.plan) if state.done else {}
@@ -313,7 +312,7 @@ class Travel(KeepsState[State]):
             info=info,
         )
 
-    def _observe(self, state: State) -> Observation:
+    def _observe(self, state: episode.State) -> Observation:
         half = None if self._wordings == "shared" else state.seed % 2
         letter = describe(state.request, seed=state.seed, half=half) if self._described else None
         text = tell(state, self._words, coded=self._whole, letter=letter)

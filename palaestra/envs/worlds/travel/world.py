@@ -155,7 +155,7 @@ class Travel(KeepsState[episode.State]):
     def instruction(self, agent: str) -> str:
         """What a plan must have, and how it is made. With `manual`, the observation itself lists the tools."""
         hand = self._words.say("plan" if self._whole else "done")
-        stated = " episode.State each price exactly as a tool showed it." * self._prices
+        stated = " State each price exactly as a tool showed it." * self._prices
         return write_manual(
             "You plan a trip. Every message shows the legs of the trip, the wishes, and the plan so far. Look up "
             "trains, flights, hotels and sights, and book a ride for each leg and a hotel for each stop. Nothing "

@@ -19,9 +19,9 @@ def noted(observation: Observation, *notes: str) -> Observation:
     The notes remove the legal actions, because a role that reads notes may answer something else. A vector and an image
     stay, for policies that read no text.
 
-    >>> noted(Observation(text="3 + 4?", legal=["7"]), "proposal: 8")
-    Observation(text='3 + 4?\\nproposal: 8', messages=None, vector=None, image=None, legal=None, \
-state_key='3 + 4?\\nproposal: 8', instruction=None)
+    >>> seen = noted(Observation(text="3 + 4?", legal=["7"]), "proposal: 8")
+    >>> seen.text, seen.legal
+    ('3 + 4?\\nproposal: 8', None)
     """
     if not notes:
         return observation

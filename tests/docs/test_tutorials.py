@@ -105,7 +105,7 @@ def test_1_a_tutorial_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_1_there_are_tutorials() -> None:
-    assert {*TUTORIALS} == {"first-run", "environment", "method", "failed-run"}
+    assert {*TUTORIALS} == {"first-run", "own-model", "environment", "method", "failed-run"}
     assert all(len(commands(page)) >= 5 for page in TUTORIALS.values())
 
 

@@ -465,5 +465,5 @@ def test_a_file_is_made_into_problems_once(tmp_path, monkeypatch):
     Dataset(path=str(path), template="{prompt}!")  # another option makes other problems
     assert len(made) == 40
     path.write_text(json.dumps({"prompt": "new question", "answer": "x"}) + "\n")
-    world = Dataset(path=str(path))
-    assert len(made) == 41 and world.columns == ("prompt", "answer")
+    Dataset(path=str(path))
+    assert len(made) == 41

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from palaestra.models import packing
+from palaestra.models import load_causal_lm, packing
 from palaestra.models.own_head import base_of
 from palaestra.models.packing import PackedRow, enable, is_enabled, read_packed
 
@@ -134,3 +134,9 @@ def test_4_others_are_left_alone() -> None:
     assert not enable(bloom)
     assert bloom.config._attn_implementation == before
     assert not is_enabled(bloom)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_1_a_pretrained_model_of_any_precision(smollm2: str, dtype: torch.dtype) -> None:
+    model = load_causal_lm(smollm2, dtype=dtype)
+    assert enable(model) and is_enabled(model)

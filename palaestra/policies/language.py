@@ -115,7 +115,7 @@ class LanguagePolicy(Adaptable):
             )
         else:
             self.source = model = located(model)
-            dtype = "float32" if setup.settings is None else setup.settings.dtype  # so that no other copy is made first
+            dtype = "float32" if setup.settings is None else setup.settings.number_format  # so that no other copy is made first
             causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None

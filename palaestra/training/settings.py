@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 
 from palaestra.bound import BoundPart, bind
+from palaestra.models.precision import chosen_dtype
 from palaestra.options import Aggregation
 from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
@@ -158,7 +159,8 @@ class RunSettings(Section):
     seed: int = 0
     run: str | None = None  # run folder; None: runs/<name>
     device: str = "cpu"
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"  # of weights; with bfloat16, updates are in float32
+    # Of weights; with bfloat16, updates are in float32. auto: bfloat16 if the device multiplies faster in it.
+    dtype: Literal["float32", "float64", "bfloat16", "auto"] = "float32"
     strict: bool = False  # refuse cases that a default would hide: trajectories without peers, rows that occur twice
     environment: BoundPart
     program: BoundPart = BoundPart(name="play")
@@ -188,6 +190,11 @@ class RunSettings(Section):
     def role(self, agent: str) -> RoleSettings:
         """The settings of one role: its own, those of `*`, or the defaults."""
         return self.agents.get(agent) or self.agents.get("*") or self._other_role
+
+    @property
+    def number_format(self) -> str:
+        """The type of weights on this machine: `dtype`, or what `auto` means here."""
+        return chosen_dtype(self.dtype, self.device)
 
     @property
     def several_updates(self) -> bool:

@@ -84,7 +84,7 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
         if base is not None:
             _check_base(name, base, below, settings)
     for name in sorted(settings.policies, key=lambda name: below[name] is not None):
-        setup.policies[name] = _policy(name, settings.policies[name], setup, dtype=settings.dtype)
+        setup.policies[name] = _policy(name, settings.policies[name], setup, dtype=settings.number_format)
     setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 

@@ -166,6 +166,16 @@ def test_parsed_calls_are_taken():
     assert "r1 lookup apple price: " in result.observations[A].text
 
 
+def test_results_do_not_repeat_a_call_that_the_dialogue_shows():
+    call = ToolCall(name="lookup", arguments={"name": "apple", "column": "price"})
+    for calls, lines in (([call], 1), ([call, call], 2)):
+        env, _ = started(memory=False)
+        said = run(env.step({A: Action(text="", tool_calls=calls)})).observations[A].text.splitlines()
+        assert len(said) == lines and all(line.startswith("lookup apple price: ") for line in said) == (lines > 1)
+        env, _ = started(memory=False)
+        assert run(acted(env, "lookup apple price")).observations[A].text.startswith("lookup apple price: ")
+
+
 def test_noise_fails_the_same_calls():
     def failed():
         found = []

@@ -222,12 +222,13 @@ class ToolTasks:
             results = [box.call(call) for call in meant]
         else:
             results = await box.gather(meant)
+        alone = len(parsed.calls) == 1 and bool(actions[AGENT].tool_calls)  # the dialogue shows its call already
         found, said = list(now.found), []
         for call, one, result in zip(parsed.calls, meant, results, strict=True):
             written = box.write(call)
             written = written if len(written) <= SHOWN else f"{written[:SHOWN]}…"
             entry = Found(written, key_of(one.name, one.arguments), result.text)
-            said.append(f"{written}: {result.text}" if result.ok else result.text)
+            said.append(f"{written}: {result.text}" if result.ok and not alone else result.text)
             if result.ok and entry.key not in {old.key for old in found if old.text == entry.text}:
                 found.append(entry)
         return await self._told(dataclasses.replace(now, found=tuple(found), said=tuple(said)), results=results)

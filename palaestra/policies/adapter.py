@@ -155,7 +155,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         self.name, self.version, self.engine = name, 0, None
         self.tokenizer, self.renderer, self.limit = base.tokenizer, base.renderer, base.limit
         self.network, self._base_architecture = base.as_base(), base.architecture()
-        self._loaded = base.source is not None
+        self._loaded, self.notes = base.source is not None, base.notes
 
     def _hold(self, adapter: Any, value: nn.Module | None, critic_gradient: bool) -> None:
         self.adapter, additions, self.has_critic = adapter, additions_of(adapter), value is not None

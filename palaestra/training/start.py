@@ -80,9 +80,8 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
         trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
-        for line in dict.fromkeys(
-            line for one in trainer.setup.policies.values() if one.trainable for line in one.notes
-        ):
+        trained = trainer.setup.trained.values()
+        for line in dict.fromkeys(line for policy in trained for line in policy.notes):
             progress.note(line)
         place = ranks.texts(str(folder.latest_checkpoint() or ""))[0]
         if place:

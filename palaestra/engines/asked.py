@@ -172,8 +172,8 @@ def _look_attention(
 
 def _look_mask(*args: Any, mask_function: Callable[..., Any], **options: Any) -> Tensor:
     """transformers' mask function. The mask is made even where a kernel would need none."""
-    options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    mask = sdpa_mask(*args, **options, mask_function=mask_function)
+    options |= {"mask_function": mask_function, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask = sdpa_mask(*args, **options)
     assert mask is not None
     return _asked.get().note_mask(mask, mask_function)
 

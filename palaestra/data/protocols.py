@@ -319,6 +319,7 @@ class Policy(Protocol):
         engine: the engine that generates, set before the first act; None: not set yet, or it generates no tokens.
         base: for an adapter, the name of the policy whose model it adapts; else None.
         source: the model folder whose weights it has loaded; None: it was made with new weights, or is an adapter.
+        notes: lines that training shows once at the start, such as that the policy is slower than it could be.
         choices: number of possible tokens or actions, so that entropies are at most ln(choices); None: unknown.
         renderer: turns observations into token ids, a `palaestra.chat.Renderer`; None: it reads no tokens.
         limit: the most ids of a prompt and its response; None: any number.
@@ -343,6 +344,7 @@ class Policy(Protocol):
     engine: Engine | None = None
     base: str | None = None
     source: str | None = None
+    notes: tuple[str, ...] = ()
     choices: int | None = None
     renderer: Any = None
     limit: int | None = None

@@ -255,8 +255,13 @@ class Batch:
         scaling: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """Store new keys and values (tokens, kv heads, width); attention of `query` (tokens, heads, width)."""
+        """Store new keys and values (tokens, kv heads, width); attention of `query` (tokens, heads, width).
+
+        Args:
+            sinks: (heads,), the logit of one more key of each head, whose value is zero.
+        """
         padded = self.real < query.shape[0]
         for write in self._writes:
             new_key, new_value = key, value
@@ -269,24 +274,31 @@ class Batch:
         new = query.split(self._sizes)
         parts = []
         if self.plan is not None:
-            parts.append(self._attend_decoding(self.plan, layer, new[0] * scaling, window, softcap))
+            parts.append(self._attend_decoding(self.plan, layer, new[0] * scaling, window, softcap, sinks))
         number = len(parts)
         for long in self._long:
             keys, values = long.gathered(layer)
             for piece, begin in long.pieces:
                 cached = keys.narrow(1, begin, piece.end), values.narrow(1, begin, piece.end)
                 bias = self._bias(piece, window, query.dtype)
-                parts.append(_append(new[number], *cached, bias, scaling, softcap))
+                parts.append(_append(new[number], *cached, bias, scaling, softcap, sinks))
                 number += 1
         if padded:
-            parts.append(query.new_zeros(query.shape[0] - self.real, *query.shape[1:]))
+            parts.append(query.new_zeros(query.shape[0] - self.real, query.shape[1], value.shape[-1]))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend_decoding(
-        self, plan: DecodePlan, layer: int, query: Tensor, window: int | None, softcap: float | None
+        self,
+        plan: DecodePlan,
+        layer: int,
+        query: Tensor,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """Attention of decoding sessions; `query` is scaled."""
         sessions, heads, width = query.shape
+        value_width = self.store.shape.value_width
         groups, most, count = self.store.shape.heads, plan.most, plan.pairs
         share = heads // groups
         rows = round_up(share, SHARED_ROWS) if self._merge else share
@@ -297,12 +309,14 @@ class Batch:
             queries = queries.index_select(0, plan.owner)
         # One more pair, for sessions with fewer blocks than others: it stays zero, so it adds nothing.
         scores = plan.space("scores", (count + 1, groups, rows, BLOCK), query.dtype)
-        parts = plan.space("parts", (count + 1, groups, rows, width), query.dtype)
+        parts = plan.space("parts", (count + 1, groups, rows, value_width), query.dtype)
         for read, matrices in zip(plan.reads, plan.matrices(layer, "keys"), strict=True):
             _multiply(queries, matrices, scores, read)
         if softcap is not None:
             scores.div_(softcap).tanh_().mul_(softcap)
-        weights = self._weights(plan, scores, self._decode_mask(plan, window, query.dtype))
+        if sinks is not None:
+            sinks = F.pad(sinks.view(groups, share), (0, rows - share)).view(-1)
+        weights = self._weights(plan, scores, self._decode_mask(plan, window, query.dtype), sinks)
         for read, matrices in zip(plan.reads, plan.matrices(layer, "values"), strict=True):
             _multiply(weights, matrices, parts, read)
         if plan.plain:
@@ -310,10 +324,10 @@ class Batch:
         else:
             out = parts.index_select(0, plan.grid)
             if most > 1:
-                out = out.view(sessions, most, groups, rows, width).sum(1)
-        return out[:, :, :share].reshape(sessions, heads, width)
+                out = out.view(sessions, most, groups, rows, value_width).sum(1)
+        return out[:, :, :share].reshape(sessions, heads, value_width)
 
-    def _weights(self, plan: DecodePlan, scores: Tensor, mask: Tensor) -> Tensor:
+    def _weights(self, plan: DecodePlan, scores: Tensor, mask: Tensor, sinks: Tensor | None) -> Tensor:
         """Softmax of scores (pairs + 1, heads, rows, 64) over the blocks of each session."""
         _, groups, rows, _ = scores.shape
         if plan.plain:
@@ -325,6 +339,8 @@ class Batch:
             torch.index_select(scores.view(-1, BLOCK), 0, there, out=by_session.view(-1, BLOCK))
         weights = plan.space("weights", tuple(by_session.shape), scores.dtype)
         torch.softmax(by_session.add_(mask), -1, out=weights)
+        if sinks is not None:
+            weights.mul_(_beside(by_session, sinks[:, None]))
         if plan.plain:
             return weights.view(-1, groups, rows, BLOCK)
         torch.index_select(weights.view(-1, BLOCK), 0, back, out=scores[:-1].view(-1, BLOCK))
@@ -451,19 +467,40 @@ def _long(sessions: Sequence[Sequence[Row]], store: BlockStore) -> _Long:
     return _Long(pieces, reads, None if len(reads) == 1 else torch.tensor(order, device=store.device))
 
 
-def _append(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scaling: float, softcap: float | None) -> Tensor:
+def _append(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
     """Attention of one session's new tokens: query (new, heads, width), keys and values (kv heads, cached, width)."""
     new, heads, width = query.shape
     groups = keys.shape[0]
     # The heads that share a key become the batch: keys are read in place, with stride 0 along it.
     shared = query.view(new, groups, heads // groups, width).permute(2, 1, 0, 3)
     keys, values = (cache.expand(heads // groups, *cache.shape) for cache in (keys, values))
-    if softcap is None:
+    if softcap is None and sinks is None:
         out = F.scaled_dot_product_attention(shared, keys, values, attn_mask=bias, scale=scaling)
     else:
         scores = torch.matmul(shared, keys.transpose(2, 3)) * scaling
-        out = torch.matmul((softcap * torch.tanh(scores / softcap) + bias).softmax(-1), values)
-    return out.permute(2, 1, 0, 3).reshape(new, heads, width)
+        scores = (scores if softcap is None else softcap * torch.tanh(scores / softcap)) + bias
+        weights = scores.softmax(-1)
+        if sinks is not None:
+            weights = weights * _beside(scores, sinks.view(groups, -1).t()[..., None, None])
+        out = torch.matmul(weights, values)
+    return out.permute(2, 1, 0, 3).reshape(new, heads, -1)
+
+
+def _beside(scores: Tensor, sinks: Tensor) -> Tensor:
+    """The share of the softmax that the keys have beside a sink: Σ exp(score) / (Σ exp(score) + exp(sink)).
+
+    Args:
+        scores: (…, keys). sinks: (…, 1), logits.
+    """
+    return torch.sigmoid(scores.float().logsumexp(-1, keepdim=True) - sinks.float()).to(scores.dtype)
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:

@@ -29,11 +29,17 @@ KEPT_PROMPTS = 64
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Shape:
-    """The shape of a model's keys, and of its values, per token: `layers` × `heads` × `width`."""
+    """The shape of a model's keys per token, `layers` × `heads` × `width`, and of its values, of their own width."""
 
     layers: int
     heads: int
     width: int
+    value_width: int
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of keys and values per token."""
+        return self.layers * self.heads * (self.width + self.value_width)
 
 
 class Prompt(NamedTuple):
@@ -46,14 +52,14 @@ class Prompt(NamedTuple):
 
 
 class Arena:
-    """Blocks `first` to `stop`: per layer keys (blocks, heads, width, 64) and values (blocks, heads, 64, width)."""
+    """Blocks `first` to `stop`: per layer keys (blocks, heads, width, 64), and values (…, 64, value width)."""
 
     def __init__(self, shape: Shape, first: int, count: int, device: torch.device, dtype: torch.dtype) -> None:
         self.first, self.stop = first, first + count
         size = (shape.layers, count, shape.heads)
         # zeros, not empty: numbers beyond a session's end are read and then weighted with 0.
         self.all_keys = torch.zeros(*size, shape.width, BLOCK, device=device, dtype=dtype)
-        self.all_values = torch.zeros(*size, BLOCK, shape.width, device=device, dtype=dtype)
+        self.all_values = torch.zeros(*size, BLOCK, shape.value_width, device=device, dtype=dtype)
         self.keys, self.values = list(self.all_keys), list(self.all_values)
         # The same with the place in the block second: (blocks, 64, heads, width).
         self.key_rows = [keys.permute(0, 3, 1, 2) for keys in self.keys]
@@ -89,7 +95,7 @@ class BlockStore:
     ) -> None:
         self.shape, self.limit, self.device, self.dtype = shape, limit, device, dtype
         self._first = first_bytes
-        self.block_bytes = 2 * shape.layers * shape.heads * shape.width * BLOCK * dtype.itemsize
+        self.block_bytes = shape.numbers * BLOCK * dtype.itemsize
         self.arenas: list[Arena] = []
         self._statistics = statistics
         self._holders: list[int] = []

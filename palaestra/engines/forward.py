@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeGuard
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from palaestra.engines.asked import Asked, asked_by, chooses_keys, own_logits, reads_both_directions, takes_positions
 from palaestra.engines.attention import ROW_MULTIPLE, Attend, Batch, Row, round_up
 from palaestra.engines.blocks import BLOCK, BlockStore, Shape
 from palaestra.engines.session import Statistics
@@ -24,6 +25,8 @@ from palaestra.models.sizes import cache_shape
 Forward = Callable[[Batch], Tensor]
 
 ATTENTION = "palaestra_blocks"
+# What the code of an architecture may raise where the engine gives it something that it does not know.
+FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError)
 _attend: ContextVar[Attend] = ContextVar("palaestra_attend")
 
 
@@ -45,8 +48,8 @@ def forward_of(model: PreTrainedModel, *, length: int) -> Forward:
 
 def shape_of(model: PreTrainedModel) -> Shape:
     """The shape of the keys and values that the model's attention stores per token."""
-    layers, heads, width = cache_shape(model.config)
-    return Shape(layers=layers, heads=heads, width=width)
+    layers, heads, width, value_width = cache_shape(model.config)
+    return Shape(layers=layers, heads=heads, width=width, value_width=value_width)
 
 
 def _padded_last(batch: Batch) -> Tensor:
@@ -100,13 +103,17 @@ def _block_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention function: query (1, heads, tokens, width) to (1, tokens, heads, width)."""
+    if position_bias is not None:
+        raise TypeError("its attention adds a bias of positions")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     packed = (x[0].transpose(0, 1) for x in (query, key, value))
     attend = _attend.get()
-    out = attend(module.layer_idx, *packed, scaling=scaling, window=sliding_window, softcap=softcap)
+    out = attend(module.layer_idx, *packed, scaling=scaling, window=sliding_window, softcap=softcap, sinks=s_aux)
     return out[None], None
 
 
@@ -119,37 +126,59 @@ def _verify(model: PreTrainedModel, forward: Forward, length: int) -> None:
 
     The long one has more than two blocks, so that blocks, windows and chunks of that size are seen.
     """
+    if chooses_keys(model):
+        raise _refused(model, "its layers choose the keys that they read by an index, which the engine does not store")
+    try:
+        asked = asked_by(model, model.config, length=length)
+    except FAILURES as error:
+        raise _refused(model, f"its forward pass failed: {error}") from error
+    if asked.obstacle():
+        raise _refused(model, asked.obstacle())
+    try:
+        difference = _difference(model, forward, length)
+    except FAILURES as error:
+        raise _refused(
+            model, _cause(model, asked) or f"its forward pass, which gets no masks, failed: {error}"
+        ) from error
+    # Not a number is a model that has diverged: its requests fail, and say so.
+    if difference > (1e-3 if model.dtype == torch.float32 else 0.5):
+        cause = _cause(model, asked)
+        numbers = f"its cached and its uncached log-probabilities differ by {difference:.3g}"
+        raise _refused(model, f"{cause}, and {numbers}" if cause else numbers)
+
+
+def _cause(model: PreTrainedModel, asked: Asked) -> str:
+    """Why the model's cached numbers are others; empty, if that is not known."""
+    if reads_both_directions(model):
+        return "it reads both directions, so that a new id changes what is stored of the earlier ones"
+    try:
+        cause = asked.cause(cache_shape(model.config))
+    except AttributeError:
+        return "its configuration has no attention heads: it keeps a state of another kind"
+    return cause or ("" if takes_positions(model) else "it counts positions itself, and takes none")
+
+
+def _difference(model: PreTrainedModel, forward: Forward, length: int) -> float:
+    """The largest difference of cached and uncached log-probabilities."""
     size = model.config.get_text_config().vocab_size
     weight = next(model.parameters())
-    shape = shape_of(model)
     store = BlockStore(
-        shape=shape, limit=2**62, device=weight.device, dtype=weight.dtype, statistics=Statistics(), first_bytes=0
+        shape=shape_of(model),
+        limit=2**62,
+        device=weight.device,
+        dtype=weight.dtype,
+        statistics=Statistics(),
+        first_bytes=0,
     )
     sessions = [[(7 * i + 1) % size for i in range(min(count, length))] for count in (2 * BLOCK + 9, 6)]
     blocks = [[store.take() or 0 for _ in range(-(-len(ids) // BLOCK))] for ids in sessions]
-    try:
-        expected = torch.stack([_own_logits(model, ids) for ids in sessions])
-        begin = [Row(held, 0, ids[: len(ids) // 2]) for held, ids in zip(blocks, sessions, strict=True)]
-        middle = [Row(held, row.end, ids[row.end : -1]) for held, row, ids in zip(blocks, begin, sessions, strict=True)]
-        end = [Row(held, len(ids) - 1, ids[-1:]) for held, ids in zip(blocks, sessions, strict=True)]
-        for rows in (begin, middle, end):
-            logits = forward(Batch(rows, store))
-        difference = (logits.float().log_softmax(-1) - expected.float().log_softmax(-1)).abs().max().item()
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-        raise _refused(model, f"its forward pass failed: {error}") from error
-    # Not a number is a model that has diverged: its requests fail, and say so.
-    if difference > (1e-3 if weight.dtype == torch.float32 else 0.5):
-        raise _refused(model, f"its cached and its uncached log-probabilities differ by {difference:.3g}")
-
-
-def _own_logits(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
-    training = model.training
-    device = next(model.parameters()).device
-    try:
-        result = model.eval()(input_ids=torch.tensor([list(ids)], device=device), use_cache=False, logits_to_keep=1)
-    finally:
-        model.train(training)
-    return result.logits[0, -1]  # type: ignore[no-any-return]
+    expected = torch.stack([own_logits(model, ids)[-1] for ids in sessions])
+    begin = [Row(held, 0, ids[: len(ids) // 2]) for held, ids in zip(blocks, sessions, strict=True)]
+    middle = [Row(held, row.end, ids[row.end : -1]) for held, row, ids in zip(blocks, begin, sessions, strict=True)]
+    end = [Row(held, len(ids) - 1, ids[-1:]) for held, ids in zip(blocks, sessions, strict=True)]
+    for rows in (begin, middle, end):
+        logits = forward(Batch(rows, store))
+    return float((logits.float().log_softmax(-1) - expected.float().log_softmax(-1)).abs().max())
 
 
 def _refused(model: PreTrainedModel, why: str) -> ContractError:

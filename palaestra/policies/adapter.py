@@ -28,6 +28,7 @@ from palaestra.models.adapters import (
 )
 from palaestra.models.heads import ValueHead
 from palaestra.models.sizes import PolicySize
+from palaestra.models.weight_files import open_weights
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import (
@@ -154,7 +155,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         self.name, self.version, self.engine = name, 0, None
         self.tokenizer, self.renderer, self.limit = base.tokenizer, base.renderer, base.limit
         self.network, self._base_architecture = base.as_base(), base.architecture()
-        self._loaded = base.source is not None
+        self._loaded, self.notes = base.source is not None, base.notes
 
     def _hold(self, adapter: Any, value: nn.Module | None, critic_gradient: bool) -> None:
         self.adapter, additions, self.has_critic = adapter, additions_of(adapter), value is not None
@@ -215,6 +216,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         """Write the merged model as a Hugging Face folder, and the adapter alone in its folder `adapter`, for peft."""
         save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value)
         self.adapter.save_pretrained(Path(folder) / FOLDER, save_embedding_layers=False)
+        open_weights(Path(folder) / FOLDER)
 
     def architecture(self) -> dict[str, Any]:
         """The values that must be equal before weights are loaded: those of the base and of the adapter."""

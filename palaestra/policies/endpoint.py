@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import os
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,8 @@ from palaestra.chat import FullHistory, LatestOnly
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Policy, Response, Sampling, Session
-from palaestra.errors import EpisodeFailure, RecipeError, missing_extra
+from palaestra.endpoints import endpoint_from
+from palaestra.errors import RecipeError
 from palaestra.registry import Positive, PositiveInt, register
 
 Messages = list[dict[str, str]]
@@ -56,19 +55,9 @@ class EndpointPolicy(Policy):
 
         Raises: RecipeError, if the address is missing; MissingExtra, without openai.
         """
-        if not os.environ.get(url):
-            raise RecipeError(
-                where=f"policies.{name}, endpoint",
-                what=f"the environment variable {url} is empty.",
-                remedy=f"Set it before the run: export {url}=…. A recipe never contains addresses or keys.",
-            )
-        try:
-            self._openai = importlib.import_module("openai")
-        except ImportError as error:
-            raise missing_extra("openai", extra="serve", needed_for="policy endpoint") from error
-        self._client = self._openai.OpenAI(
-            base_url=os.environ[url], api_key=os.environ.get(key) or "none", timeout=timeout_s, max_retries=retries
-        )
+        where = f"policies.{name}, endpoint"
+        self._endpoint = endpoint_from(url, key, timeout_s=timeout_s, retries=retries, where=where)
+        self._client = self._endpoint.client()
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="endpoint")
         self._lock = Lock()
         self.name, self.trainable, self.version, self._model = name, False, 0, model
@@ -89,7 +78,8 @@ class EndpointPolicy(Policy):
         return await asyncio.wrap_future(self._threads.submit(self._ask, list(messages), sampling, seed))
 
     def _ask(self, messages: Messages, sampling: Sampling, seed: int) -> Action:
-        try:
+        where = f"policy {self.name}, model {self._model}"
+        with self._endpoint.failures(boundary="engine", where=where, what="the endpoint gave no reply"):
             done = self._client.chat.completions.create(
                 model=self._model,
                 messages=messages,
@@ -98,13 +88,6 @@ class EndpointPolicy(Policy):
                 max_tokens=sampling.max_tokens,
                 seed=seed % 2**31,
             )
-        except self._openai.OpenAIError as error:
-            raise EpisodeFailure(
-                boundary="engine",
-                where=f"policy {self.name}, model {self._model}",
-                what=f"the endpoint gave no reply: {type(error).__name__}: {str(error)[:200]}.",
-                remedy="Check that the endpoint is up. If it is only busy, raise `timeout_s` or `retries`.",
-            ) from error
         with self._lock:
             self.generated += done.usage.completion_tokens if done.usage else 0
         choice = done.choices[0] if done.choices else None

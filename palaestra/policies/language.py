@@ -122,7 +122,7 @@ class LanguagePolicy(Adaptable):
         causal.to(setup.device)
         if attention is not None:
             take_kernel(causal, attention, where=f"policies.{name}.policy.language.attention")
-        _prepare(name, causal, packing=packing, recompute=recompute)
+        self.notes = _prepare(name, causal, packing=packing, recompute=recompute)
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
         self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer, stop=end_ids(causal))
@@ -212,13 +212,18 @@ class LanguagePolicy(Adaptable):
         }
 
 
-def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -> None:
-    """Let a model read packed rows and compute its layers again. Raises: RecipeError, if it cannot."""
-    enabled = packing is not False and (bool(packing) or is_large(causal)) and enable(causal)
-    if packing and not enabled:
+def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -> tuple[str, ...]:
+    """Let a model read packed rows and compute its layers again. Returns lines for the user, that samples are padded.
+
+    Raises: RecipeError, if it cannot what the recipe demands.
+    """
+    wanted = is_large(causal) if packing is None else packing
+    obstacle = enable(causal) if wanted else ""
+    fault = f"{type(causal).__name__} cannot read several sequences in one row: {obstacle}."
+    if packing and obstacle:
         raise RecipeError(
             where=f"policies.{name}.policy.language.packing",
-            what=f"{type(causal).__name__} cannot read several sequences in one row.",
+            what=fault,
             remedy="Leave it out: batches are then padded.",
         )
     if recompute and not enable_recomputation(causal):
@@ -227,3 +232,4 @@ def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -
             what=f"{type(causal).__name__} cannot compute its layers again.",
             remedy="Leave it out, and lower `training.token_budget` if memory runs out.",
         )
+    return (f"policy {name}: samples are padded, which is slower. {fault}",) if obstacle else ()

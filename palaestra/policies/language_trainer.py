@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -23,6 +22,7 @@ from palaestra.models.own_head import base_of, is_plain, own_logits
 from palaestra.models.packing import cost_of_token, is_enabled, read_packed
 from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
+from palaestra.models.weight_files import open_weights, save_weights
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
@@ -195,6 +195,7 @@ class LanguageTrainer(Policy, Protocol):
 def save_language(folder: Path, model: Any, tokenizer: Any, value: nn.Module | None) -> None:
     """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head if there is one."""
     model.save_pretrained(folder)
+    open_weights(folder)
     tokenizer.save_pretrained(folder)
     if value is not None:
-        save_file(dict(value.state_dict()), folder / VALUE_HEAD)
+        save_weights(value.state_dict(), folder / VALUE_HEAD)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 import pydantic
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from palaestra.data import Action, Observation, Row, RunSetup
@@ -27,6 +27,7 @@ from palaestra.data.protocols import Policy, PolicyOutputs, Response, Sampling, 
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
+from palaestra.models.weight_files import save_weights
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.vectors import NetworkSamples, collate, refuse_instruction
@@ -309,7 +310,7 @@ class NetworkPolicy(Policy):
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         (path / ARCHITECTURE).write_text(json.dumps(self.architecture(), indent=1))
-        save_file({key: value.contiguous() for key, value in self.module.state_dict().items()}, path / WEIGHTS)
+        save_weights({key: value.contiguous() for key, value in self.module.state_dict().items()}, path / WEIGHTS)
 
 
 # ---- sessions ---------------------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError
 from palaestra.models.devices import on_cpu
 from palaestra.models.sharding import load_weights, whole
+from palaestra.models.weight_files import save_weights
 from palaestra.store.folder import RunFolder
 
 STATE = "state.json"
@@ -75,7 +76,7 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
     """
     with folder.write_checkpoint(step) as place:
         for name, module in state.modules:
-            save_file(_tensors(module), place / f"{name}.safetensors")
+            save_weights(_tensors(module), place / f"{name}.safetensors")
         for name, held in (*state.learners.items(), *state.others.items()):
             torch.save(on_cpu(held.state_dict()), place / f"{name}.state.pt")
         described = {

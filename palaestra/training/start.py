@@ -80,6 +80,9 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
         trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
+        trained = trainer.setup.trained.values()
+        for line in dict.fromkeys(line for policy in trained for line in policy.notes):
+            progress.note(line)
         place = ranks.texts(str(folder.latest_checkpoint() or ""))[0]
         if place:
             _start_learners(trainer)

@@ -10,12 +10,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -27,6 +24,7 @@ from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.evaluation.scripted import play_scripted
 from palaestra.policies.endpoint import EndpointPolicy
 from palaestra.rollout.settings import RolloutSettings
+from tests.chat_server import ChatServer
 from tests.messages import told
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -64,48 +62,18 @@ def test_a_model_is_measured(zero_shot: ModuleType, smollm2: str, tmp_path: Path
     assert row["episodes"] == 1 and row["turns"] == 1 and row["tokens"] > 0 and len(row["commit"]) == 40
 
 
-class Server(ThreadingHTTPServer):
-    """An endpoint whose model always writes `look`, and which keeps what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[dict[str, Any]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(body)
-        message = {"role": "assistant", "content": "I see.\nlook"}
-        reply = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
-        reply["choices"] = [{"index": 0, "message": message, "finish_reason": "stop"}]
-        reply["usage"] = {"prompt_tokens": 1, "completion_tokens": 7, "total_tokens": 8}
-        sent = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
+    """A model that always writes `look`."""
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_BASE_URL", "")  # restored afterwards
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with Server() as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+    with ChatServer("I see.\nlook") as made:
         yield made
-        made.shutdown()
 
 
-def test_a_model_behind_an_endpoint_is_measured(zero_shot: ModuleType, server: Server, tmp_path: Path) -> None:
-    url, out = f"http://127.0.0.1:{server.server_port}/v1", tmp_path / "found.json"
+def test_a_model_behind_an_endpoint_is_measured(zero_shot: ModuleType, server: ChatServer, tmp_path: Path) -> None:
+    url, out = server.url, tmp_path / "found.json"
     few = ["environment.household.idle=true", "environment.household.max_turns=3", "agents.*.context=full_history"]
     for world, changes in (("household", [word for key in few for word in ("--set", key)]), ("reasoning_gym", [])):
         zero_shot.main([world, "--tasks", "2", "--endpoint", url, "--model", "m", "--out", str(out), *changes])
@@ -113,11 +81,11 @@ def test_a_model_behind_an_endpoint_is_measured(zero_shot: ModuleType, server: S
     assert found["household"]["turns"] == 3 and found["household"]["tokens"] == 21
     assert found["household"]["readable"] == found["household"]["executable"] == 1
     assert found["household"]["success"] == 0 and found["reasoning_gym"]["episodes"] == 2
-    longest = max(server.asked, key=lambda body: len(body["messages"]))
+    longest = max(server.requests, key=lambda body: len(body["messages"]))
     assert [one["role"] for one in longest["messages"]] == ["system", *["user", "assistant"] * 2, "user"]
     assert "Commands:" in longest["messages"][0]["content"] and "last line" in longest["messages"][0]["content"]
     assert longest["messages"][2]["content"] == "I see.\nlook" and longest["max_tokens"] == 48
-    single = [body for body in server.asked if len(body["messages"]) == 2]
+    single = [body for body in server.requests if len(body["messages"]) == 2]
     assert len(single) == 4, "the first turns of two worlds"
 
 

@@ -17,6 +17,7 @@ from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load
 from palaestra.testing import TinyModel
 from palaestra.training.setup import build_setup
+from tests.engines.test_families import made
 from tests.messages import told
 from tests.models.test_own_head import model_of
 from tests.training.conftest import ECHO
@@ -38,6 +39,11 @@ def loaded(model: Any, folder: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("kind", ["cohere", "cohere2", "granite", "gemma2", "llama", "qwen3"])
 def test_1_families(kind: str, packing: bool, tmp_path: Path) -> None:
     loaded(model_of(kind), tmp_path, packing=packing).check_numbers()
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v3", "gpt_oss"])
+def test_1_latent_attention_and_sinks(kind: str, tmp_path: Path) -> None:
+    loaded(made(kind), tmp_path).check_numbers()
 
 
 def test_1_additions_and_bfloat16(tmp_path: Path) -> None:

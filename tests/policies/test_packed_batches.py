@@ -1,8 +1,11 @@
 """What must hold of packed batches: (1) log-probabilities, entropies, values and gradients are those of padded
 batches, in the order of the samples; (2) samples that begin alike are in one micro-batch, and the budget counts what is
-computed; (3) a small model, and one whose attention is measured, gets padded batches."""
+computed; (3) a small model, and one whose attention is measured, gets padded batches; (4) a run with a large model
+whose batches are padded says so once, with the reason."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,10 @@ import torch
 from palaestra.data.batches import micro_batches_of
 from palaestra.models.packing import cost_of_token, enable
 from palaestra.policies.sequences import LanguageSamples
+from palaestra.recipe import load
 from palaestra.testing import TinyModel
+from palaestra.training.start import train
+from tests.training.conftest import ECHO
 
 WANTED = ("logprob", "entropy", "value", "bootstrap_value")
 
@@ -43,7 +49,7 @@ def samples(token_cost: float | None) -> LanguageSamples:
 def policy() -> TinyModel:
     made = TinyModel(value_head=True)
     made.module.double()
-    assert enable(made.model)
+    assert not enable(made.model)
     return made
 
 
@@ -79,3 +85,19 @@ def test_3_padded_where_packing_is_off(policy: TinyModel) -> None:
     assert policy.collate([], temperature=1.0).token_cost is not None
     policy.model.config._attn_implementation = "sdpa"
     assert policy.collate([], temperature=1.0).token_cost is None
+
+
+@pytest.mark.parametrize("lora", [{}, {"lora": {"rank": 2}}], ids=["whole", "lora"])
+def test_4_padding_is_said_once(
+    lora: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("palaestra.policies.language.is_large", lambda model: True)
+    said = "policy main: samples are padded, which is slower. LlamaForCausalLM cannot read several sequences in one row"
+    small = {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300, **lora}
+    for attention, times in (("eager", 1), (None, 0)):
+        policies = {"policies": {"main": {"policy": {"language": small | {"attention": attention}}}}}
+        changes = [f"run={tmp_path / str(attention)}", "warm_start=null", "evaluation.tasks=2", "training.iterations=1"]
+        recipe = load([ECHO, policies], changes)
+        train(recipe.settings, recipe=recipe.to_json())
+        shown = capsys.readouterr()
+        assert (shown.out + shown.err).count(said) == times, attention

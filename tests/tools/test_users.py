@@ -16,10 +16,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -30,6 +26,7 @@ from palaestra.tools.users.brief import STOP, Brief, Wish
 from palaestra.tools.users.chat import ChatSettings, ChatUser
 from palaestra.tools.users.hearing import agrees, asked, asks_to_confirm, mentions, statements
 from palaestra.tools.users.scripted import WORDINGS, Line, ScriptedUser, StaticUser
+from tests.chat_server import ChatServer
 from tests.messages import told
 
 HEARS = {"name": ("name",), "order": ("order",), "size": ("size",), "request": ("request", "help"), "age": ("age",)}
@@ -167,58 +164,6 @@ def test_static():  # rule 7
 
 
 # ---- a chat model -----------------------------------------------------------------------------------------
-class Endpoint:
-    """A server on this machine that answers as told: texts, numbers for HTTP errors, or seconds to wait."""
-
-    def __init__(self, *answers):
-        self.answers, self.requests, self.keys = list(answers), [], []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.requests.append(body | {"path": self.path})
-                outer.keys.append(self.headers["authorization"])
-                answer = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
-                if isinstance(answer, float):
-                    time.sleep(answer)
-                    answer = "late"
-                self.reply(answer)
-
-            def reply(self, answer):
-                good = not isinstance(answer, int)
-                message = {"role": "assistant", "content": answer}
-                choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-                whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
-                data = json.dumps(whole if good else {"error": {"message": "broken"}}).encode()
-                try:
-                    self.send_response(200 if good else answer)
-                    self.send_header("content-type", "application/json")
-                    self.send_header("content-length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
-                except OSError:
-                    pass  # who asked has given up
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server.server_port}/v1"
-
-
 @pytest.fixture
 def at(monkeypatch):
     """Sets the environment variables for an endpoint."""
@@ -245,7 +190,7 @@ def talk(settings, *texts):
 
 
 def test_a_chat_user_speaks(at):  # rule 8
-    with Endpoint("Hello, I need something.", "it is fox", f"Thanks! {STOP}") as endpoint:
+    with ChatServer("Hello, I need something.", "it is fox", f"Thanks! {STOP}") as endpoint:
         user, said = talk(at(endpoint), "Which order?", "Done.")
     assert said == [("Hello, I need something.", False), ("it is fox", False), (f"Thanks! {STOP}", True)]
     assert endpoint.keys == ["Bearer of-the-test"] * 3 and endpoint.requests[0]["path"] == "/v1/chat/completions"
@@ -260,7 +205,7 @@ def test_a_chat_user_speaks(at):  # rule 8
 
 
 def test_errors_are_tried_again(at):  # rule 8
-    with Endpoint(500, "hello") as endpoint:
+    with ChatServer(500, "hello") as endpoint:
         _, said = talk(at(endpoint) | {"retries": 1})
     assert said[0].text == "hello" and len(endpoint.requests) == 2
 
@@ -269,13 +214,13 @@ def test_errors_are_tried_again(at):  # rule 8
     ("answer", "what"), [(500, "InternalServerError"), (401, "AuthenticationError"), (1.0, "Timeout"), (" ", "empty")]
 )
 def test_failures_are_those_of_the_environment(at, answer, what):  # rule 8
-    with Endpoint(answer) as endpoint, pytest.raises(EpisodeFailure, match=what) as caught:
+    with ChatServer(answer) as endpoint, pytest.raises(EpisodeFailure, match=what) as caught:
         talk(at(endpoint) | {"timeout_s": 0.2 if what == "Timeout" else 30.0})  # on a busy machine others take time too
     assert caught.value.boundary == "environment" and "$USER_URL" in caught.value.remedy
 
 
 def test_nobody_listens(at):  # rule 8
-    with Endpoint("x") as endpoint:
+    with ChatServer("x") as endpoint:
         settings = at(endpoint)
     with pytest.raises(EpisodeFailure, match="Connection"):
         talk(settings)
@@ -283,7 +228,7 @@ def test_nobody_listens(at):  # rule 8
 
 @pytest.mark.parametrize("missing", ["USER_URL", "USER_KEY"])
 def test_addresses_and_keys_come_from_outside(at, monkeypatch, missing):  # rule 8
-    with Endpoint("x") as endpoint:
+    with ChatServer("x") as endpoint:
         settings = at(endpoint)
     monkeypatch.delenv(missing)
     with pytest.raises(RecipeError, match=f"{missing} is empty(.|\n)*export {missing}"):
@@ -291,7 +236,7 @@ def test_addresses_and_keys_come_from_outside(at, monkeypatch, missing):  # rule
 
 
 def test_a_desk_with_a_chat_user(at):  # rule 9
-    with Endpoint("hello", "i am ana", f"bye {STOP}") as endpoint:
+    with ChatServer("hello", "i am ana", f"bye {STOP}") as endpoint:
 
         async def run():
             env = Desk(user="chat", chat=at(endpoint), replies="free", format="json")

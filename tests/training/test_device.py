@@ -97,6 +97,9 @@ def test_3_clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_4_export(name: str, policy: str, there: Run, tmp_path: Path) -> None:
     export.run(folder=str(there(name)), out=str(tmp_path / "out"), policy=policy, checkpoint=None)  # the device is gone
     assert any((tmp_path / "out").glob("*.safetensors"))
+    files = [file for place in (tmp_path / "out", there(name)) for file in place.rglob("*") if file.is_file()]
+    (tmp_path / "new").touch()
+    assert {file.stat().st_mode for file in files} == {(tmp_path / "new").stat().st_mode}  # others may read them
 
 
 def test_4_a_policy_is_saved_where_it_is(tmp_path: Path) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
-import os
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Annotated, Any
 
 import pydantic
 
-from palaestra.errors import EpisodeFailure, RecipeError, missing_extra
+from palaestra.endpoints import Endpoint, endpoint_from
+from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 
 KEPT = 8192  # scores in the cache of a process
@@ -73,12 +72,7 @@ class Judge:
         max_tokens: PositiveInt = 300,
     ) -> None:
         where = "verifier judge"
-        if not os.environ.get(url):
-            raise RecipeError(
-                where=f"{where}, url",
-                what=f"the environment variable {url} is empty.",
-                remedy=f"Set it before the run: export {url}=…. A recipe never contains addresses or keys.",
-            )
+        endpoint = endpoint_from(url, key, timeout_s=timeout_s, retries=retries, where=f"{where}, url")
         try:
             groups = re.compile(pattern).groups
         except re.error:
@@ -90,7 +84,7 @@ class Judge:
                 remedy=r"Write one such as `score: (\d+)`.",
             )
         self._prompt, self._pattern, self._best, self._retries, self._model = prompt, pattern, best, retries, model
-        self._endpoint = endpoint(os.environ[url], os.environ.get(key, ""), timeout_s, retries, in_flight)
+        self._answers = answers_of(endpoint, in_flight)
         self._request = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
 
     async def __call__(self, completion: str, prompt: Any, columns: Mapping[str, Any]) -> float:
@@ -99,7 +93,7 @@ class Judge:
         asked = PLACE.sub(lambda found: str(known.get(found[1], found[0])), self._prompt)
         answer = ""
         for attempt in range(self._retries + 1):
-            answer = await self._endpoint.ask(asked, attempt, self._request)
+            answer = await self._answers.ask(asked, attempt, self._request)
             scores = re.findall(self._pattern, answer, re.IGNORECASE)
             score = scores[-1] if scores else None
             if score is not None:
@@ -113,15 +107,11 @@ class Judge:
         )
 
 
-class Endpoint:
+class Answers:
     """Threads that ask one endpoint, and a cache of its answers. All episodes of a process share them."""
 
-    def __init__(self, url: str, key: str, timeout_s: float, retries: int, in_flight: int) -> None:
-        try:
-            self._openai = importlib.import_module("openai")
-        except ImportError as error:
-            raise missing_extra("openai", extra="serve", needed_for="verifier judge") from error
-        self._client = self._openai.OpenAI(base_url=url, api_key=key or "none", timeout=timeout_s, max_retries=retries)
+    def __init__(self, endpoint: Endpoint, in_flight: int) -> None:
+        self._endpoint, self._client = endpoint, endpoint.client()
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="judge")
         self._answers: OrderedDict[Any, Future[str]] = OrderedDict()
         self._lock = Lock()
@@ -142,20 +132,13 @@ class Endpoint:
         return await asyncio.shield(asyncio.wrap_future(waiting))
 
     def _ask(self, text: str, request: dict[str, Any]) -> str:
-        messages: Sequence[Mapping[str, str]] = [{"role": "user", "content": text}]
-        try:
-            done = self._client.chat.completions.create(messages=messages, **request)
-        except self._openai.OpenAIError as error:
-            raise EpisodeFailure(
-                boundary="judge",
-                where=f"verifier judge, model {request['model']}",
-                what=f"it gave no answer: {type(error).__name__}: {str(error)[:200]}.",
-                remedy="Check that the endpoint is up. If it is only busy, raise `timeout_s` or `retries`.",
-            ) from error
+        where = f"verifier judge, model {request['model']}"
+        with self._endpoint.failures(boundary="judge", where=where, what="it gave no answer"):
+            done = self._client.chat.completions.create(messages=[{"role": "user", "content": text}], **request)
         return str((done.choices[0].message.content if done.choices else None) or "")
 
 
 @functools.cache
-def endpoint(url: str, key: str, timeout_s: float, retries: int, in_flight: int) -> Endpoint:
-    """The endpoint with these settings, one for a process."""
-    return Endpoint(url, key, timeout_s, retries, in_flight)
+def answers_of(endpoint: Endpoint, in_flight: int) -> Answers:
+    """The answers of this endpoint, one object for a process."""
+    return Answers(endpoint, in_flight)

@@ -15,7 +15,7 @@ import numpy as np
 import pydantic
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from palaestra.data import Action, Observation, Row, RunSetup
@@ -23,6 +23,7 @@ from palaestra.data.abilities import box_of
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
+from palaestra.models.weight_files import save_weights
 from palaestra.policies.vectors import refuse_instruction
 from palaestra.registry import PositiveInt, register
 
@@ -132,7 +133,7 @@ class SacActor(Policy):
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         (path / ARCHITECTURE).write_text(json.dumps(self.architecture(), indent=1))
-        save_file(self.module.state_dict(), path / WEIGHTS)
+        save_weights(self.module.state_dict(), path / WEIGHTS)
 
 
 @dataclass(slots=True, eq=False)

@@ -6,16 +6,17 @@ Keys and addresses come from environment variables, never from a recipe.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import pydantic
 
-from palaestra.errors import EpisodeFailure, RecipeError, missing_extra
+from palaestra.endpoints import endpoint_from
+from palaestra.errors import EpisodeFailure
 from palaestra.registry import NonNegative, Positive, Section
 from palaestra.tools.users.brief import STOP, Brief, Said
 
+WHERE = "a user played by a chat model"  # for errors
 GREETING = "Hi! How can I help you today?"
 PART = """You play a customer who talks to a service agent. Stay in your part.
 {scenario}
@@ -57,12 +58,14 @@ class ChatUser:
 
     def __init__(self, settings: ChatSettings) -> None:
         self._settings = settings
-        self._url, self._key = _variable(settings.url), _variable(settings.key)
-        try:
-            import openai
-        except ImportError as error:
-            raise missing_extra("openai", extra="serve", needed_for="a user played by a chat model") from error
-        self._openai = openai
+        self._endpoint = endpoint_from(
+            settings.url,
+            settings.key,
+            timeout_s=settings.timeout_s,
+            retries=settings.retries,
+            where=WHERE,
+            key_required=True,
+        )
         self._client: Any = None
         self._messages: list[dict[str, str]] = []
 
@@ -93,40 +96,21 @@ class ChatUser:
     async def _ask(self, messages: list[dict[str, str]]) -> str:
         chosen = self._settings
         if self._client is None:
-            self._client = self._openai.AsyncOpenAI(
-                base_url=self._url, api_key=self._key, timeout=chosen.timeout_s, max_retries=chosen.retries
-            )
-        try:
+            self._client = self._endpoint.async_client()
+        what, address = f"the model {chosen.model} gave no answer", f"the endpoint in ${chosen.url}"
+        with self._endpoint.failures(boundary="environment", where=WHERE, what=what, endpoint=address):
             done = await self._client.chat.completions.create(
                 model=chosen.model,
                 messages=messages,
                 temperature=chosen.temperature,
                 max_tokens=chosen.max_tokens,
             )
-            answer = done.choices[0].message.content if done.choices else None
-        except self._openai.OpenAIError as error:
-            what = f"the model {chosen.model} gave no answer: {type(error).__name__}: {str(error)[:200]}"
-            raise _failed(what, chosen) from error
+        answer = done.choices[0].message.content if done.choices else None
         if not answer or not answer.strip():
-            raise _failed(f"the model {chosen.model} gave an empty answer.", chosen)
+            raise EpisodeFailure(
+                boundary="environment",
+                where=WHERE,
+                what=f"the model {chosen.model} gave an empty answer.",
+                remedy=f"Check that {address} is up. If it is only busy, raise `timeout_s` or `retries`.",
+            )
         return str(answer.strip())
-
-
-def _failed(what: str, chosen: ChatSettings) -> EpisodeFailure:
-    return EpisodeFailure(
-        boundary="environment",
-        where="a user played by a chat model",
-        what=what,
-        remedy=f"Check that the endpoint in ${chosen.url} is up. If it is only busy, raise `timeout_s` or `retries`.",
-    )
-
-
-def _variable(name: str) -> str:
-    value = os.environ.get(name, "")
-    if not value:
-        raise RecipeError(
-            where="a user played by a chat model",
-            what=f"the environment variable {name} is empty.",
-            remedy=f"Set it before the run: export {name}=…. A recipe never contains addresses or keys.",
-        )
-    return value

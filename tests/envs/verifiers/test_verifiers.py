@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -19,6 +18,7 @@ from palaestra.envs.verifiers.calling import Reply, rewards_of
 from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError
 from palaestra.registry import index
 from palaestra.tools.sandbox import choose
+from tests.chat_server import ChatServer
 from tests.messages import told
 
 
@@ -208,39 +208,15 @@ def test_code_without_tests(require):
 @pytest.fixture
 def endpoint(monkeypatch):
     """A scripted endpoint: it gives the answers in their order, the last one again and again."""
-    asked: list[str] = []
-
-    def start(*answers):
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                asked.append(body["messages"][0]["content"])
-                said = answers[min(len(asked), len(answers)) - 1]
-                reply = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
-                message = {"role": "assistant", "content": said}
-                reply["choices"] = [{"index": 0, "message": message, "finish_reason": "stop"}]
-                sent = json.dumps(reply).encode()
-                self.send_response(500 if said is None else 200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(sent)))
-                self.end_headers()
-                self.wfile.write(sent)
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
-        return asked
-
-    servers: list[ThreadingHTTPServer] = []
     pytest.importorskip("openai")
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with contextlib.ExitStack() as stack:
+
+        def start(*answers):
+            server = stack.enter_context(ChatServer(*answers))
+            monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+            return server.requests
+
+        yield start
 
 
 def test_a_judge_is_asked_once(endpoint):
@@ -252,7 +228,8 @@ def test_a_judge_is_asked_once(endpoint):
         return await asyncio.gather(*(reward(reply) for _ in range(8)))
 
     assert asyncio.run(many()) + asyncio.run(many()) == [(0.7, {})] * 16
-    assert len(asked) == 1 and "Where?" in asked[0] and "Rome" in asked[0] and "Roma {answer}" in asked[0]
+    (text,) = (one["content"] for request in asked for one in request["messages"])
+    assert "Where?" in text and "Rome" in text and "Roma {answer}" in text
 
 
 def test_a_judge_without_a_score_is_asked_again(endpoint):
@@ -260,7 +237,7 @@ def test_a_judge_without_a_score_is_asked_again(endpoint):
     assert score({"judge": {"model": "m"}}, "x", answer="y")[0] == 1 and len(asked) == 2
 
 
-@pytest.mark.parametrize(("answer", "word"), [("Good.", "no score"), (None, "InternalServerError")])
+@pytest.mark.parametrize(("answer", "word"), [("Good.", "no score"), (500, "InternalServerError")])
 def test_a_missing_score_is_no_zero(endpoint, answer, word):
     endpoint(answer)
     with told(EpisodeFailure, word) as raised:

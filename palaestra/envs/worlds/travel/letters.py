@@ -73,8 +73,8 @@ BUDGET = (
     "It may cost me {number} in total.",
     "I have saved {number} for everything together.",
 )
-ORDINALS = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-ORDINALS += ("eleventh", "twelfth")
+ORDINALS: tuple[str, ...] = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth")
+ORDINALS += ("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth")
 SMALL = [
     "zero",
     "one",

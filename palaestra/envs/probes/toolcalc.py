@@ -436,4 +436,4 @@ def _refuse_impossible(operations: Range, families: tuple[Family, ...], failure:
     refuse.when_reversed(operations=operations)
     refuse.when_empty(FAMILIES, families=families)
     refuse.when_certain("no call would ever work", failure=failure)
-    refuse.when(both, "an act is written either between `tags` or as one of the `calls`.", "Leave one of them out.")
+    refuse.when(both, "`tags: true` and `calls: true` ask for two forms of an act.", "Leave one of them out.")

@@ -186,8 +186,8 @@ class SearchQA(KeepsState[State]):
         if self._style == "tags":
             return write_manual(what, ending=ending)
         if self._box is not None:
-            names = " or ".join(f"`{name}`" for name in self._box.tools)
-            return write_manual(f"{what} Make one call in each turn: {names}.", ending=ending)
+            names = ", ".join(f"`{name}`" for name in self._box.tools)
+            return write_manual(f"{what} Make one call in each turn, of one of these tools: {names}.", ending=ending)
         searches = {"search WORDS": "show the best passages", "open ID": "show a whole passage, such as d3"}
         reads = "stop: a reader answers from the passages that you have seen"
         answer = {"answer": reads} if self._reader else {"answer WORDS": "the answer and nothing else, mostly one word"}

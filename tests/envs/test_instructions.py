@@ -93,7 +93,8 @@ def test_the_instruction_explains_what_the_expert_writes(name: str) -> None:
         while result.observations and turns < 60:
             acts = {agent: world.expert(agent) for agent in result.observations}
             for agent, act in acts.items():
-                told = f"{world.instruction(agent)}\n{result.observations[agent].instruction or ''}".lower()
+                seen = result.observations[agent]
+                told = f"{world.instruction(agent)}\n{seen.instruction or ''}\n{seen.tools or ''}".lower()
                 said = (act.text or "").lower().removeprefix('{"name": "')  # a call begins with the tool
                 verb = re.match(r"[a-z_]+|<think>|<tool>|[0-9]", said)
                 assert verb is not None and (verb[0] in told or verb[0].isdigit()), (act.text, told)

@@ -137,7 +137,8 @@ def test_4_instruction_and_observations() -> None:
     env = started(notes="none", **BOTH)
     told = env.instruction(PLAYER)
     assert "WORDS" not in told and "Commands" not in told and "Example" not in told
-    assert "`search`, `open`, `answer`" in told and "You have 8 turns." in told
+    assert "one call in each turn" in told and "You have 8 turns." in told and "same name" not in told
+    assert "same name" in SearchQA(style="calls").instruction(PLAYER)
     question = env.snapshot().question
     first = env.reset(TASK).observations[PLAYER]
     assert first.text == question.long and first.instruction is None

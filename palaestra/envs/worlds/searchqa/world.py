@@ -166,19 +166,7 @@ class SearchQA(KeepsState[State]):
     def instruction(self, agent: str) -> str:
         """The rules, and the acts of `style: words`. Those of `style: tags` stand in the observation's own
         instruction, and those of `style: calls` are declared as tools."""
-        example = (
-            "A question such as `anna friend home` asks for the home of anna's friend: find the friend first, then "
-        )
-        if self._box is not None:
-            example = "To answer `what is the home of the friend of anna?`, find the friend first, then "
-        what = (
-            f"You answer questions with a search engine. {example}search for the friend's home. Other passages may be "
-            "about something else of the same name."
-            if self._params["questions"] == "hops"
-            else "You fill in the hidden words of a passage with the help of a search engine."
-        )
-        if self._closed:
-            what = "You answer questions about people, towns, firms and works from what you know."
+        what = self._about()
         several = " Answers to several hidden words are written in order, with `;` between them."
         ending = f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}" + several * (
             self._params["questions"] != "hops"
@@ -186,8 +174,7 @@ class SearchQA(KeepsState[State]):
         if self._style == "tags":
             return write_manual(what, ending=ending)
         if self._box is not None:
-            names = ", ".join(f"`{name}`" for name in self._box.tools)
-            return write_manual(f"{what} Make one call in each turn, of one of these tools: {names}.", ending=ending)
+            return write_manual(f"{what} Make one call in each turn.", ending=ending)
         searches = {"search WORDS": "show the best passages", "open ID": "show a whole passage, such as d3"}
         reads = "stop: a reader answers from the passages that you have seen"
         answer = {"answer": reads} if self._reader else {"answer WORDS": "the answer and nothing else, mostly one word"}
@@ -196,6 +183,20 @@ class SearchQA(KeepsState[State]):
             (searches if not self._closed else {}) | answer,
             example="search anna friend" if not self._closed else "answer elm",
             ending=ending,
+        )
+
+    def _about(self) -> str:
+        """What the questions are, and how they are answered."""
+        if self._closed:
+            return "You answer questions about people, towns, firms and works from what you know."
+        if self._params["questions"] != "hops":
+            return "You fill in the hidden words of a passage with the help of a search engine."
+        asked, others = "A question such as `anna friend home` asks for the home of anna's friend:", True
+        if self._box is not None:  # questions are full sentences, and each prompt pays for every word
+            asked, others = "For the home of anna's friend,", self._params["distractors"] > 0
+        return (
+            f"You answer questions with a search engine. {asked} find the friend first, then search for the friend's "
+            f"home.{' Other passages may be about something else of the same name.' * others}"
         )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:

@@ -37,6 +37,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "searchqa": {},
     "searchqa-tags": {"style": "tags"},
     "searchqa-reader": {"reader": True},
+    "searchqa-calls": {"style": "calls"},
     "shop": {},
     "shop-words": {"style": "words", "cart": False},
     "shop-renamed": {"vocabulary": "renamed"},
@@ -48,6 +49,8 @@ WORLDS: dict[str, dict[str, Any]] = {
     "rooms": {},
     "phrase": {},
     "toolcalc": {},
+    "toolcalc-tags": {"tags": True, "confirm": True},
+    "toolcalc-calls": {"calls": True},
     "hopsearch": {},
     "uiform": {},
     "relay": {},
@@ -90,8 +93,10 @@ def test_the_instruction_explains_what_the_expert_writes(name: str) -> None:
         while result.observations and turns < 60:
             acts = {agent: world.expert(agent) for agent in result.observations}
             for agent, act in acts.items():
-                told = f"{world.instruction(agent)}\n{result.observations[agent].instruction or ''}".lower()
-                verb = re.match(r"[a-z_]+|<think>|\{|[0-9]", (act.text or "").lower())
+                seen = result.observations[agent]
+                told = f"{world.instruction(agent)}\n{seen.instruction or ''}\n{seen.tools or ''}".lower()
+                said = (act.text or "").lower().removeprefix('{"name": "')  # a call begins with the tool
+                verb = re.match(r"[a-z_]+|<think>|<tool>|[0-9]", said)
                 assert verb is not None and (verb[0] in told or verb[0].isdigit()), (act.text, told)
             result, turns = wait(world.step(acts)), turns + 1
     wait(world.close())
@@ -127,6 +132,7 @@ def test_options_change_the_instruction() -> None:
 
 EXACT = {
     "searchqa-tags",
+    "searchqa-calls",
     "tool_tasks-json",
     "sums",
     "alignment",
@@ -134,6 +140,8 @@ EXACT = {
     "codefix",
     "hopsearch",
     "toolcalc",
+    "toolcalc-tags",
+    "toolcalc-calls",
     "uiform",
     "flow",
     "signals",

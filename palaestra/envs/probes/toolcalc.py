@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import numpy as np
 import pydantic
 
-from palaestra.data import Action, Observation, StepResult, Task, derive
+from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
+from palaestra.envs.kit.calls import call_in, command
 from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
@@ -33,9 +34,12 @@ from palaestra.envs.probes.toolcalc_expressions import (
     build,
 )
 from palaestra.registry import Fraction, PositiveInt, register
+from palaestra.tools import Toolbox
 
 AGENT = "player"
 CALC, HEAD, LOOKUP, ANSWER, DONE = "calc", "head", "lookup", "answer", "done"
+UNREADABLE = "cannot read that"
+DIGITS = 18  # most digits of an answer
 TAGGED = re.compile(r"\s*(?:<think>[^<>]*</think>\s*)?<tool>([^<>]*)</tool>\s*")
 Range = tuple[PositiveInt, PositiveInt]
 
@@ -113,15 +117,18 @@ class ToolCalc(KeepsState[State]):
             counts.
         tags: True: an act is written `<tool> calc plus </tool>`, and `<think> words </think>` may stand before it.
             Other text, other tags, nested tags and tags that are not closed cannot be read.
+        calls: True: the commands are tools, `calc(operation)`, `head(operation)`, `lookup(name)`, `answer(number)` and
+            `done()`, which a chat template declares where the role says `tools: {native: true}`. An act is one call.
         max_turns: turns until the episode is cut off. An expression takes up to 2 · operations + 1. Usual: 12.
 
     Reward: 1 for the right answer at the end, else 0.
 
     A call that fails, is impossible or cannot be read is answered by a text that begins with `error:`, and the episode
-    goes on. The `info` of a step has `tool_call`; `tool_error` (with tools, an act that cannot be read counts as a
-    failed call); `executable`, 0 for acts that cannot be read or are impossible; `answer`; `process`, 1 for a step
-    towards the right answer; and `format`, 1 if the episode ends here with exactly one answer and all acts could be
-    read. The `info` of the episode has `calls`, `errors`, `answers`, `well_formed` and `stratum`, which is the family.
+    goes on. With `calls` the text says what is wrong with the call. The `info` of a step has `tool_call`; `tool_error`
+    (with tools, an act that cannot be read counts as a failed call); `executable`, 0 for acts that cannot be read or
+    are impossible; `answer`; `process`, 1 for a step towards the right answer; and `format`, 1 if the episode ends here
+    with exactly one answer and all acts could be read. The `info` of the episode has `calls`, `errors`, `answers`,
+    `well_formed` and `stratum`, which is the family.
 
     `vector`: the next operation, the name that must be looked up for it (or that its number is known), whether it is
     easy, the number of operations left, how the last act went, whether there is an answer, and the share of turns left.
@@ -143,9 +150,10 @@ class ToolCalc(KeepsState[State]):
         tools: bool = True,
         confirm: bool = False,
         tags: bool = False,
+        calls: bool = False,
         max_turns: PositiveInt = 12,
     ) -> None:
-        _refuse_impossible(operations, families, failure)
+        _refuse_impossible(operations, families, failure, both=tags and calls)
         self._params: dict[str, Any] = {
             "operations": list(operations),
             "families": list(families),
@@ -162,25 +170,46 @@ class ToolCalc(KeepsState[State]):
             *((DONE,) if confirm else ()),
         )
         self.action_count = len(self.actions)
-        self._written = tuple(f"<tool> {action} </tool>" if tags else action for action in self.actions)
+        self._box = _tools_for(kinds, lookup=tools, confirm=confirm) if calls else None
+        self._written = tuple(map(self._write, self.actions))
         self.vector_size = len(OPERATIONS) + len(NAMES) + 2 + self._most + 1 + len(Said) + 2
 
     def instruction(self, agent: str) -> str:
-        """The rules and the commands, for an agent that has never seen them."""
-        return write_manual(
-            "You work out a sum from left to right, one operation in each turn. Every message shows what is left "
-            "of it. A name stands for a number that must be looked up first. A tool may fail: then use it again.",
-            {
-                "lookup NAME": "tell the number of a name",
-                "calc plus, calc minus, calc times": "do the next operation with the calculator; name the "
-                "operation that the sum has",
-                "head plus, head minus, head times": "do it in your head, which is wrong for large numbers",
-                "answer": "answer with the present value",
-                "answer NUMBER": "answer with another number",
-            },
-            example="calc plus",
-            ending=f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}",
+        """The rules and the commands, for an agent that has never seen them. With `calls`, the commands are declared as
+        tools."""
+        about = (
+            "You work out a sum from left to right, one operation in each turn. Every message shows what is left of it."
         )
+        if self._tools:
+            about += " A name stands for a number that must be looked up first. A tool may fail: then use it again."
+        final = (
+            "`done` ends the episode, and the last answer counts" if self._confirm else "The answer ends the episode"
+        )
+        ending = f"{final}. It succeeds if it is right.{turn_limit(self._max_turns)}"
+        if self._box is not None:
+            names = ", ".join(f"`{name}`" for name in self._box.tools)
+            return write_manual(f"{about} Make one call in each turn, of one of these tools: {names}.", ending=ending)
+        commands = {
+            "lookup NAME": "tell the number of a name",
+            "calc plus, calc minus, calc times": "do the next operation with the calculator; name the "
+            "operation that the sum has",
+            "head plus, head minus, head times": "do it in your head, which is wrong for large numbers",
+            "answer": "answer with the present value",
+            "answer NUMBER": "answer with another number",
+            "done": "end the episode",
+        }
+        has = {command.partition(" ")[0] for command in self.actions}
+        commands = {command: does for command, does in commands.items() if command.partition(" ")[0] in has}
+        tagged = " Write each command between tags, as in the example." if self._tags else ""
+        return write_manual(f"{about}{tagged}", commands, example=self._write(self.actions[0]), ending=ending)
+
+    def _write(self, action: str) -> str:
+        """A command in the form that the options ask for."""
+        if self._box is not None:
+            kind, _, given = action.partition(" ")
+            arguments = {"name" if kind == LOOKUP else "operation": given} if given else {}
+            return self._box.write(ToolCall(name=kind, arguments=arguments))
+        return f"<tool> {action} </tool>" if self._tags else action
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` expressions. Splits share no seed."""
@@ -203,9 +232,9 @@ class ToolCalc(KeepsState[State]):
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before = self.state
-        meant = self._read(actions[AGENT].value)
+        meant = self._read(actions[AGENT])
         self.state = after = self._act(dataclasses.replace(before, turn=before.turn + 1), meant)
-        over = (meant is not None) and meant[0] == (DONE if self._confirm else ANSWER)
+        over = not isinstance(meant, str) and meant[0] == (DONE if self._confirm else ANSWER)
         cut = not over and after.turn >= self._max_turns
         right = over and after.answered == after.expression.answer
         well_formed = over and after.readable and after.answers == 1
@@ -245,12 +274,15 @@ class ToolCalc(KeepsState[State]):
         world = {**self._params, **task.params}
         return build(*world["operations"], tuple(world["families"]), task.seed)
 
-    def _read(self, value: Any) -> tuple[str, ...] | None:
-        """The words of an action, or None if it cannot be read."""
+    def _read(self, action: Action) -> tuple[str, ...] | str:
+        """The words of an action. For one that cannot be read, a text that says what is wrong."""
+        value = action.value
         if isinstance(value, int | np.integer) and 0 <= value < len(self.actions):
-            value = self._written[int(value)]
+            return tuple(self.actions[int(value)].split())
+        if self._box is not None:
+            return _words_of(call_in(action, self._box))
         if not isinstance(value, str):
-            return None
+            return UNREADABLE
         if self._tags:
             found = TAGGED.fullmatch(value)
             value = found[1] if found else ""
@@ -258,13 +290,13 @@ class ToolCalc(KeepsState[State]):
         if " ".join(words) in self.actions:
             return words
         number = words[1].removeprefix("-") if len(words) == 2 and words[0] == ANSWER else ""
-        return words if number.isascii() and number.isdecimal() and len(number) < 19 else None
+        return words if number.isascii() and number.isdecimal() and len(number) <= DIGITS else UNREADABLE
 
-    def _act(self, state: State, meant: tuple[str, ...] | None) -> State:
+    def _act(self, state: State, meant: tuple[str, ...] | str) -> State:
         match meant:
-            case None:
+            case str():
                 state = dataclasses.replace(state, readable=False)
-                return _failed(state, Said.UNREAD, "cannot read that") if self._tools else _unread(state)
+                return _failed(state, Said.UNREAD, meant) if self._tools else _unread(state, meant)
             case ("answer", *number):
                 given = int(number[0]) if number else state.value
                 return dataclasses.replace(
@@ -308,6 +340,7 @@ class ToolCalc(KeepsState[State]):
             vector=self._vector(state),
             legal=self._written,
             state_key=f"{state.seed}/{state.place} {state.value}/{known}/{answered}",
+            tools=None if self._box is None else self._box.declarations,
         )
 
     def _vector(self, state: State) -> np.ndarray:
@@ -323,6 +356,32 @@ class ToolCalc(KeepsState[State]):
         return np.concatenate([operation, name, number, left, said, rest]).astype(np.float32)
 
 
+# ---- calls ------------------------------------------------------------------------------------------------
+def _tools_for(kinds: tuple[str, ...], *, lookup: bool, confirm: bool) -> Toolbox:
+    """The commands as tools. `kinds`: of `calc` and `head`, those that there are."""
+    operation = {"operation": {"type": "string", "enum": list(OPERATIONS)}}
+    number = {"number": {"type": "integer", "description": "in place of the present value"}}
+    told = {CALC: "with the calculator", HEAD: "in the head, which is wrong for large numbers"}
+    tools = [command(kind, f"Do the next operation {told[kind]}.", operation) for kind in kinds]
+    if lookup:
+        tools.append(command(LOOKUP, "Tell the number of a name.", {"name": {"type": "string", "enum": list(NAMES)}}))
+    ends = "" if confirm else ", which ends the episode"
+    tools.append(command(ANSWER, f"Answer with the present value{ends}.", number, optional=("number",)))
+    return Toolbox([*tools, *([command(DONE, "End the episode.", {})] if confirm else [])])
+
+
+def _words_of(call: ToolCall | str) -> tuple[str, ...] | str:
+    """The words of a call whose arguments fit its tool. A text is the fault of one that does not, and is returned."""
+    if isinstance(call, str):
+        return call
+    number = call.arguments.get("number")
+    if number is not None:
+        fits = abs(number) < 10**DIGITS
+        return (call.name, str(int(number))) if fits else f"`number` has more than {DIGITS} digits"
+    return (call.name, *call.arguments.values())
+
+
+# ---- playing ----------------------------------------------------------------------------------------------
 def _look_up(state: State, name: str) -> State:
     if name not in state.expression.names[state.place :]:
         return _failed(state, Said.WRONG, f"no {name} here")
@@ -343,8 +402,8 @@ def _failed(state: State, said: Said, why: str) -> State:
     return dataclasses.replace(state, calls=state.calls + 1, errors=state.errors + 1, said=said, text=f"error: {why}.")
 
 
-def _unread(state: State) -> State:
-    return dataclasses.replace(state, said=Said.UNREAD, text="error: cannot read that.")
+def _unread(state: State, why: str) -> State:
+    return dataclasses.replace(state, said=Said.UNREAD, text=f"error: {why}.")
 
 
 def _of_act(before: State, after: State, *, right: bool) -> dict[str, float]:
@@ -372,8 +431,9 @@ def _describe(state: State) -> str:
     return f"{state.text} {' '.join(words)}.{answered}"
 
 
-def _refuse_impossible(operations: Range, families: tuple[Family, ...], failure: float) -> None:
+def _refuse_impossible(operations: Range, families: tuple[Family, ...], failure: float, *, both: bool) -> None:
     refuse = Refusals("environment: toolcalc")
     refuse.when_reversed(operations=operations)
     refuse.when_empty(FAMILIES, families=families)
     refuse.when_certain("no call would ever work", failure=failure)
+    refuse.when(both, "`tags: true` and `calls: true` ask for two forms of an act.", "Leave one of them out.")

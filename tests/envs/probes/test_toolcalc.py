@@ -10,20 +10,25 @@
 7. Families and difficulties are as asked for, and splits differ.
 8. An answer can have a number.
 9. With tags, an act with unclosed or nested tags or text outside of them is a failed call.
+10. With calls, each command is a tool, and a call does what the command does. A bad call is told and changes nothing.
+11. The instruction has the commands that there are, in the form in which they are read.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from palaestra.data import Action, Task
+from palaestra.data import Action, Task, ToolCall
 from palaestra.envs.probes.toolcalc import ToolCalc
 from palaestra.envs.probes.toolcalc_expressions import NAMES, build
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.envs.native_role import played
+from tests.messages import told
 
 PLAYER = "player"
 
@@ -70,6 +75,8 @@ def test_options_are_checked():
         ToolCalc(families=())
     with pytest.raises(RecipeError, match="no call would ever work"):
         ToolCalc(failure=1.0)
+    with told(RecipeError, "`tags: true` and `calls: true`"):
+        ToolCalc(tags=True, calls=True)
     with pytest.raises(RecipeError, match="families"):
         ToolCalc(families=("huge",))
     with pytest.raises(ContractError, match="before `reset`"):
@@ -227,3 +234,100 @@ def test_tags():  # rule 9
     assert env.snapshot().place == 0
     assert act(env, f"<think> first </think> <tool> {call} </tool>").info["process"] == {PLAYER: 1.0}
     assert env.expert(PLAYER).text.startswith("<tool> ")
+
+
+# ---- calls --------------------------------------------------------------------------------------------------
+def called(tool, /, **arguments):
+    return {PLAYER: Action(text="so:", tool_calls=[ToolCall(name=tool, arguments=arguments)])}
+
+
+@pytest.mark.parametrize("options", [{}, {"confirm": True}, {"tools": False, "families": ["small"]}])
+def test_the_expert_calls(options):  # rule 10
+    env, words = (ToolCalc(**options, calls=calls) for calls in (True, False))
+    check_environment(env, make=lambda: ToolCalc(**options, calls=True), episodes=2)
+    solved = []
+    for task in env.tasks("train", 40, 3):
+        result, plain = env.reset(task), words.reset(task)
+        assert all(json.loads(text)["name"] in env.instruction(PLAYER) for text in result.observations[PLAYER].legal)
+        while result.observations:
+            assert result.observations[PLAYER].text == plain.observations[PLAYER].text
+            call = json.loads(env.expert(PLAYER).text)
+            result = env.step(called(call["name"], **call["arguments"]))
+            plain = words.step({PLAYER: words.expert(PLAYER)})
+            assert result.info == plain.info and "invalid" not in result.info
+        solved.append(result.info["success"])
+    assert all(solved) or options.get("tools") is False
+
+
+def test_tools_of_calls():  # rule 10
+    def declared(**options):
+        env, _ = known(5, calls=True, **options)
+        told = env.instruction(PLAYER)
+        assert "Commands" not in told and "calc plus" not in told
+        return {
+            one["function"]["name"]: one["function"]
+            for one in env.reset(Task(env="toolcalc", seed=5)).observations[PLAYER].tools
+        }
+
+    assert list(declared()) == ["calc", "head", "lookup", "answer"]
+    assert list(declared(confirm=True, tools=False)) == ["head", "answer", "done"]
+    assert "ends the episode" not in declared(confirm=True)["answer"]["description"]
+    assert declared()["lookup"]["parameters"]["properties"]["name"]["enum"] == list(NAMES)
+    assert known(5)[0].reset(Task(env="toolcalc", seed=5)).observations[PLAYER].tools is None
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (called("power", operation="plus"), "there is no tool `power`"),
+        (called("calc"), "the argument `operation` is missing"),
+        (called("calc", operation="power"), "`operation` must be"),
+        (called("calc", operation=3), "`operation` must be"),
+        (called("answer", number="4"), "`number` must be an integer"),
+        (called("answer", number=10**18), "`number` has more than 18 digits"),
+        ({PLAYER: Action(tool_calls=[ToolCall(name="calc", arguments={"operation": "plus"})] * 2)}, "make one call"),
+        ({PLAYER: Action(text="calc plus")}, "nothing was called"),
+        ({PLAYER: Action(text='{"name": "calc", ')}, "this is no JSON"),
+    ],
+)
+@pytest.mark.parametrize("tools", [True, False])
+def test_bad_calls_are_told(act, said, tools):  # rule 10
+    env, _ = known(5, calls=True, tools=tools)
+    before = env.snapshot()
+    result = env.step(act)
+    after, text = env.snapshot(), result.observations[PLAYER].text
+    assert text.startswith("error: ") and (said in text or (not tools and "there is no tool `calc`" in text))
+    assert result.info["invalid"] == {PLAYER: True} and result.info["tool_error"] == {PLAYER: float(tools)}
+    assert (after.value, after.place, after.answered) == (before.value, before.place, before.answered)
+
+
+def test_numbers_of_calls():  # rule 10
+    for number in (lambda right: right, float):
+        env, expression = known(8, calls=True, families=("small",), operations=(1, 1))
+        assert env.step(called("answer", number=number(expression.answer))).info["success"]
+    env, _ = known(8, calls=True)
+    assert env.step(called("answer", number=-3)).info["success"] is False and env.snapshot().answered == -3
+    assert known(8, calls=True)[0].step({PLAYER: Action(value=0)}).info["tool_call"] == {PLAYER: 1.0}
+
+
+def test_a_template_declares_the_tools(tmp_path):  # rule 10
+    def make():
+        return ToolCalc(calls=True, failure=0.0)
+
+    (task,) = make().tasks("train", 1, 3)
+    shown, text = played(make, task, tmp_path / "shown")
+    assert shown.outcome == 1.0 and all(len(step.action.tool_calls) == 1 for step in shown.steps)
+    assert text.count("Tell the number of a name.") == 1 and "\n- calc plus" not in text
+    assert text.count("<tool_response>\n") == len(shown.steps) - 1
+    wrong = [[ToolCall(name="calc", arguments={})], [ToolCall(name="calc", arguments={"operation": "plus"})] * 2]
+    other, text = played(make, task, tmp_path / "other", replies=wrong)
+    assert other.outcome == 1.0 and len(other.steps) == len(shown.steps) + 2
+    assert "<tool_response>\nerror: the argument `operation` is missing" in text
+    assert "<tool_response>\nerror: make one call in each turn, found 2" in text
+
+
+def test_the_instruction_fits_the_options():  # rule 11
+    bare, tagged = (known(5, **options)[0].instruction(PLAYER) for options in ({"tools": False}, {"tags": True}))
+    assert "lookup" not in bare and "calc" not in bare and "head plus" in bare
+    assert "Example: <tool> calc plus </tool>" in tagged and "between tags" in tagged
+    assert "`done` ends the episode" in known(5, confirm=True)[0].instruction(PLAYER)

@@ -1,22 +1,29 @@
 """Actions of `searchqa`, and how they are written and read.
 
-There are two styles:
+There are three styles:
 
     words    search amber author          open d3          answer birch
     tags     <think> i need the author of amber. </think> <search> amber author </search>
+    calls    {"name": "search", "arguments": {"query": "amber author"}}
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from palaestra.data import Action, ToolCall
+from palaestra.envs.kit.calls import call_in, command
 from palaestra.envs.kit.leniency import read_leniently
+from palaestra.tools import Toolbox
+from palaestra.tools.formats import format_of
 
 SEARCH, OPEN, ANSWER = "search", "open", "answer"
 KINDS = (SEARCH, OPEN, ANSWER)
-Style = Literal["words", "tags"]
+Style = Literal["words", "tags", "calls"]
+Written = Literal["words", "tags"]  # styles of acts that are texts
 
 _TEXT = r"([^<>]*\S[^<>]*)"
 _TAGGED = re.compile(r"<(search|open|answer)>([^<>]*)</\1>")
@@ -27,6 +34,13 @@ _RECALLED = re.compile(
     rf"(?:<search>{_TEXT}</search>\s*<information>{_TEXT}</information>\s*(?:<think>{_TEXT}</think>\s*)?)*"
     rf"<answer>{_TEXT}</answer>\s*"
 )
+# Kind of an act → what its tool does, the name of its argument, and what that is.
+_TOOLS = {
+    SEARCH: ("Show the best passages.", "query", "words, such as anna friend"),
+    OPEN: ("Show a whole passage.", "id", "such as d3"),
+    ANSWER: ("Answer the question, which ends the episode.", "text", "the answer and nothing else"),
+}
+_STOP = "Stop, and let a reader answer from the passages that you have seen."
 _THOUGHTS = {SEARCH: "i need {}.", OPEN: "i read {}.", ANSWER: "it is {}."}
 
 
@@ -39,14 +53,19 @@ class Act:
 
 
 def write(act: Act, style: Style) -> str:
-    """The text of an act. `read` gives the act back."""
+    """The text of an act. `read` gives the act back, and `read_call` one of the style "calls"."""
     if style == "words":
         return f"{act.kind} {act.text}".strip()
+    if style == "calls":
+        arguments = {_TOOLS[act.kind][1]: act.text} if act.text else {}
+        return format_of("json").write(ToolCall(name=act.kind, arguments=arguments))
     thought = _THOUGHTS[act.kind].format(act.text) if act.text else "that is enough."
     return f"<think> {thought} </think> <{act.kind}> {act.text} </{act.kind}>"
 
 
-def read(text: str, style: Style, *, alone: bool = False, reader: bool = False) -> tuple[Act | None, bool]:
+def read(
+    text: str, style: Literal["words", "tags"], *, alone: bool = False, reader: bool = False
+) -> tuple[Act | None, bool]:
     """The act that a text means, None if it cannot be read; and whether the text has the asked form.
 
     In the style "tags", a text is read if exactly one action is tagged. The asked form has one thought before the
@@ -70,6 +89,31 @@ def read(text: str, style: Style, *, alone: bool = False, reader: bool = False) 
     if reader and kind == ANSWER:
         text = text.replace(f"<answer>{inner}</answer>", f"<answer>{inner or ' '}.</answer>")
     return act, act is not None and shape.fullmatch(text) is not None
+
+
+def tools_for(kinds: Collection[str], *, reader: bool) -> Toolbox:
+    """The tools of the style "calls" for acts of these kinds.
+
+    Args:
+        reader: whether an answer is empty, because a reader answers.
+    """
+    tools = []
+    for kind in kinds:
+        does, argument, told = _TOOLS[kind]
+        if kind == ANSWER and reader:
+            tools.append(command(kind, _STOP, {}))
+        else:
+            tools.append(command(kind, does, {argument: {"type": "string", "description": told}}))
+    return Toolbox(tools)
+
+
+def read_call(action: Action, box: Toolbox) -> Act | str:
+    """The act that a call of these tools means. Otherwise a text that says what is wrong with the call."""
+    call = call_in(action, box)
+    if isinstance(call, str):
+        return call
+    text = " ".join(" ".join(call.arguments.values()).split())
+    return Act(kind=call.name, text=text.lower() if call.name == OPEN else text)
 
 
 def _plain_act(text: str, alone: bool, reader: bool) -> Act | None:

@@ -19,7 +19,18 @@ from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
-from palaestra.envs.worlds.searchqa.actions import ANSWER, OPEN, SEARCH, Act, Style, parts_of, read, write
+from palaestra.envs.worlds.searchqa.actions import (
+    ANSWER,
+    OPEN,
+    SEARCH,
+    Act,
+    Style,
+    parts_of,
+    read,
+    read_call,
+    tools_for,
+    write,
+)
 from palaestra.envs.worlds.searchqa.episode import (
     AGENT,
     State,
@@ -73,10 +84,13 @@ class SearchQA(KeepsState[State]):
             `known` of the facts. "closed": the same share, and there is no search. "part" and "closed" need fixed
             graphs that training and evaluation share.
         known: share of the facts, see `book`.
-        style: "words": as above. "tags": the agent must write `<think> … </think> <search> … </search>`, and questions
-            are full sentences.
+        style: "words": as above. "tags": the agent must write `<think> … </think> <search> … </search>`. "calls": the
+            commands are tools, `search(query)`, `open(id)` and `answer(text)`, which a chat template declares where the
+            role says `tools: {native: true}`; each turn has one call. With tags and calls, questions are full
+            sentences.
         notes: what an observation repeats from earlier turns: "none", the "queries", or the facts "found" that the
-            question needs. With "none" a policy must see its own history.
+            question needs. With "none" a policy must see its own history, and with `style: calls` only the first
+            observation has the question.
         score: "em": exact match. "f1": F1 of tokens. "substring": the answer contains a right answer. Aliases count as
             right.
         reader: the agent only decides when to stop, with an empty `answer`, and a scripted reader answers. The reader
@@ -87,7 +101,8 @@ class SearchQA(KeepsState[State]):
 
     Reward: the score of the final answer; with hidden spans, the mean of their scores. `success`: all answers match
     exactly, or under `score: substring` contain a right answer. The answer to an act that cannot be read, or to the
-    opening of a passage that does not exist, begins with `error:`.
+    opening of a passage that does not exist, begins with `error:`. With `style: calls` it says what is wrong with the
+    call. With `passage_words: 0` there is no tool `open`, because searches show whole passages.
 
     A step's `info` has `tool_call`, `tool_error`, `executable`, `format` (1 for the asked form), `process` (1 for a
     search or an opening that showed a new fact that the question needs, else 0), `entities` (share of the question's
@@ -145,25 +160,21 @@ class SearchQA(KeepsState[State]):
         self._style, self._notes, self._score = style, notes, SCORES[score]
         self._whole = holds_answer if score == "substring" else exact_match
         self._reader, self._reader_error, self._max_turns = reader, reader_error, max_turns
+        kinds = (ANSWER,) if self._closed else (SEARCH, OPEN, ANSWER) if passage_words else (SEARCH, ANSWER)
+        self._box = tools_for(kinds, reader=reader) if style == "calls" else None
 
     def instruction(self, agent: str) -> str:
         """The rules, and the acts of `style: words`. Those of `style: tags` stand in the observation's own
-        instruction."""
-        what = (
-            "You answer questions with a search engine. A question such as `anna friend home` asks for the home of "
-            "anna's friend: find the friend first, then search for the friend's home. Other passages may be about "
-            "something else of the same name."
-            if self._params["questions"] == "hops"
-            else "You fill in the hidden words of a passage with the help of a search engine."
-        )
-        if self._closed:
-            what = "You answer questions about people, towns, firms and works from what you know."
+        instruction, and those of `style: calls` are declared as tools."""
+        what = self._about()
         several = " Answers to several hidden words are written in order, with `;` between them."
         ending = f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}" + several * (
             self._params["questions"] != "hops"
         )
         if self._style == "tags":
             return write_manual(what, ending=ending)
+        if self._box is not None:
+            return write_manual(f"{what} Make one call in each turn.", ending=ending)
         searches = {"search WORDS": "show the best passages", "open ID": "show a whole passage, such as d3"}
         reads = "stop: a reader answers from the passages that you have seen"
         answer = {"answer": reads} if self._reader else {"answer WORDS": "the answer and nothing else, mostly one word"}
@@ -172,6 +183,20 @@ class SearchQA(KeepsState[State]):
             (searches if not self._closed else {}) | answer,
             example="search anna friend" if not self._closed else "answer elm",
             ending=ending,
+        )
+
+    def _about(self) -> str:
+        """What the questions are, and how they are answered."""
+        if self._closed:
+            return "You answer questions about people, towns, firms and works from what you know."
+        if self._params["questions"] != "hops":
+            return "You fill in the hidden words of a passage with the help of a search engine."
+        asked, others = "A question such as `anna friend home` asks for the home of anna's friend:", True
+        if self._box is not None:  # questions are full sentences, and each prompt pays for every word
+            asked, others = "For the home of anna's friend,", self._params["distractors"] > 0
+        return (
+            f"You answer questions with a search engine. {asked} find the friend first, then search for the friend's "
+            f"home.{' Other passages may be about something else of the same name.' * others}"
         )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
@@ -215,11 +240,11 @@ class SearchQA(KeepsState[State]):
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         before, given = self.state, str(actions[AGENT].value)
-        act, formed = read(given, self._style, alone=self._closed, reader=self._reader)
+        act, formed, fault = self._read(actions[AGENT])
         state = replace(before, turn=before.turn + 1, words=f"{before.words} {given}")
         over, scores = act is not None and act.kind == ANSWER, [0.0]
         if act is None:
-            state = failed(state, "cannot read that")
+            state = failed(state, fault)
         elif act.kind == ANSWER:
             scores = [self._score(*pair) for pair in self._answered(state, act)]
         elif act.kind == OPEN:
@@ -251,6 +276,14 @@ class SearchQA(KeepsState[State]):
         return Action(text=write(self._next(self.state), self._style))
 
     # ---- playing ------------------------------------------------------------------------------------------
+    def _read(self, action: Action) -> tuple[Act | None, bool, str]:
+        """The act that an action means, whether it has the asked form, and the fault of one that cannot be read."""
+        if self._style == "calls":
+            assert self._box is not None
+            act = read_call(action, self._box)
+            return (None, False, act) if isinstance(act, str) else (act, True, "")
+        return *read(str(action.value), self._style, alone=self._closed, reader=self._reader), "cannot read that"
+
     def _next(self, state: State) -> Act:
         corpus, found = state.corpus, state.found
         due = next((fact for fact in state.question.gold if fact not in found), None)
@@ -278,15 +311,18 @@ class SearchQA(KeepsState[State]):
 
     # ---- observations -------------------------------------------------------------------------------------
     def _observe(self, state: State) -> Observation:
-        tagged = self._style == "tags"
+        plain, tagged = self._style == "words", self._style == "tags"
         result = f"<information> {state.said} </information>" if tagged and state.said else state.said
-        lines = [state.question.long if tagged else state.question.short, self._noted(state), result]
+        lines = [state.question.short if plain else state.question.long, self._noted(state), result]
+        if self._box is not None and self._notes == "none" and state.turn:
+            lines = [result]  # the result of a call, and nothing else
         key = derive(0, *sorted(state.read), *sorted(state.seen))
         return Observation(
-            text=("\n" if tagged else " ").join(line for line in lines if line),
+            text=(" " if plain else "\n").join(line for line in lines if line),
             legal=self._legal(state),
             state_key=f"{state.corpus.graph.seed}/{state.question.short}/{key:x}",
             instruction=_instruction(self._closed, self._reader) if tagged else None,
+            tools=None if self._box is None else self._box.declarations,
         )
 
     def _noted(self, state: State) -> str:
@@ -309,7 +345,8 @@ class SearchQA(KeepsState[State]):
         named = [e for e, name in enumerate(graph.names) if name == question.start or name in told]
         queries = (f"{graph.names[e]} {word}" for e in named for word in (*question.relations, graph.kinds[e]))
         acts = [Act(kind=SEARCH, text=query) for query in queries]
-        acts += [Act(kind=OPEN, text=doc) for doc in sorted(state.seen, key=lambda doc: int(doc[1:]))]
+        if self._box is None or OPEN in self._box.tools:
+            acts += [Act(kind=OPEN, text=doc) for doc in sorted(state.seen, key=lambda doc: int(doc[1:]))]
         if self._reader:
             acts.append(Act(kind=ANSWER))
         else:

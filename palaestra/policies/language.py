@@ -115,7 +115,8 @@ class LanguagePolicy(Adaptable):
             )
         else:
             self.source = model = located(model)
-            dtype = "float32" if setup.settings is None else setup.settings.number_format  # so that no other copy is made first
+            # The weights are loaded in their type, so that no second copy is made.
+            dtype = "float32" if setup.settings is None else setup.settings.number_format
             causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
         self.limit = int(getattr(causal.config, "max_position_embeddings", context))
         value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None

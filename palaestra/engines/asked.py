@@ -8,7 +8,6 @@ mask that hides something else would be left out without a word.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +25,7 @@ from palaestra.models.sizes import CacheShape
 LOOK = "palaestra_look"
 IDS = (1, 2, 3, 4, 5, 6)
 APART = 1e-3  # nats; more than rounding
+ROUNDING = 1e-5  # nats
 
 
 class Call(NamedTuple):
@@ -119,20 +119,28 @@ def asked_by(model: PreTrainedModel, config: Any, *, length: int) -> Asked:
     return found
 
 
-def own_logits(model: PreTrainedModel, ids: Sequence[int], *, keep: int = 1) -> Tensor:
-    """The logits (keep, vocabulary) after the last ids, by the model's own pass without a cache."""
+def own_logits(
+    model: PreTrainedModel, ids: Sequence[int], *, keep: int = 1, positions: Sequence[int] | None = None
+) -> Tensor:
+    """The logits (keep, vocabulary) after the last ids, by the model's own pass without a cache.
+
+    Args:
+        positions: of the ids; None: the model counts them.
+    """
     device = next(model.parameters()).device
     size = model.config.get_text_config().vocab_size
+    tokens = torch.tensor([[i % size for i in ids]], device=device)
+    given = {} if positions is None else {"position_ids": torch.tensor([list(positions)], device=device)}
     with _evaluating(model):
-        result = model(
-            input_ids=torch.tensor([[i % size for i in ids]], device=device), use_cache=False, logits_to_keep=keep
-        )
+        result = model(input_ids=tokens, use_cache=False, logits_to_keep=keep, **given)
     return result.logits[0, -keep:]  # type: ignore[no-any-return]
 
 
 def takes_positions(model: PreTrainedModel) -> bool:
-    """Whether a caller can say the positions of ids."""
-    return "position_ids" in inspect.signature(model.forward).parameters
+    """Whether the positions that a caller gives change what the model says."""
+    usual = own_logits(model, IDS).float().log_softmax(-1)
+    spread = own_logits(model, IDS, positions=[3 * i for i in range(len(IDS))]).float().log_softmax(-1)
+    return bool((usual - spread).abs().max() > ROUNDING)
 
 
 def chooses_keys(model: PreTrainedModel) -> bool:

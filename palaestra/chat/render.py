@@ -25,7 +25,9 @@ from palaestra.chat.template_tools import (
     without_results,
 )
 from palaestra.data import Observation, ToolCall
-from palaestra.errors import EpisodeFailure, InvalidData
+from palaestra.data.pictures import Picture
+from palaestra.errors import ContractError, EpisodeFailure, InvalidData
+from palaestra.models.pictures import PictureReader
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 from palaestra.tools.calls import Parsed, Unreadable, call_of
 
@@ -37,6 +39,7 @@ CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
 THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
+BLIND = "the model reads no pictures"
 Tools = Sequence[Mapping[str, Any]]  # as `palaestra.tools.Tool.declaration` gives them
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -47,6 +50,8 @@ class Renderer(Protocol):
 
     instructed: bool  # whether a role's instruction is the environment's, unless the recipe says otherwise
     stop: tuple[int, ...]
+    pictures: PictureReader | None  # reads the images of observations; None: they are left out
+    blind: str  # why images are left out
 
     def instruction(self, text: str) -> np.ndarray: ...
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
@@ -56,18 +61,21 @@ class Renderer(Protocol):
     def calls(self, reply: str, tools: Tools) -> Parsed: ...
 
 
-def renderer_for(tokenizer: Any, *, stop: Iterable[int] = ()) -> Renderer:
+def renderer_for(
+    tokenizer: Any, *, stop: Iterable[int] = (), pictures: PictureReader | None = None, blind: str = BLIND
+) -> Renderer:
     """The renderer for a tokenizer: by tags if it has them as single ids, else by its chat template.
 
     Args:
         stop: further ids that end a reply, of the model's generation config.
+        pictures: reads the images of observations; None: the model reads none. blind: why it reads none.
 
     Raises: InvalidData, for a tokenizer with neither.
     """
     if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
         return TagRenderer(tokenizer)
     if getattr(tokenizer, "chat_template", None):
-        return ChatRenderer(tokenizer, stop=stop)
+        return ChatRenderer(tokenizer, stop=stop, pictures=pictures, blind=blind)
     raise InvalidData(
         where="policy language",
         what="the tokenizer has neither the tags <|observation|>, <|action|>, <|end|> nor a chat template.",
@@ -75,11 +83,18 @@ def renderer_for(tokenizer: Any, *, stop: Iterable[int] = ()) -> Renderer:
     )
 
 
-def _text_of(observation: Observation) -> str:
+def _text_of(observation: Observation, *, blind: str = BLIND) -> str:
     if observation.text is not None:
         return observation.text
     if observation.messages:
         return "\n".join(message["content"] for message in observation.messages)
+    if observation.image is not None:
+        raise EpisodeFailure(
+            boundary="environment",
+            where="contexts",
+            what=f"an observation is an image without a text, and the policy cannot read it: {blind}.",
+            remedy="Use a vision–language model, or a network policy, or let the environment fill `Observation.text`.",
+        )
     raise EpisodeFailure(
         boundary="environment",
         where="contexts",
@@ -98,6 +113,8 @@ class TagRenderer:
     """Writes `instruction <|observation|> text <|action|>` … `<|end|>`, with three tags and without roles."""
 
     instructed = False
+    pictures = None
+    blind = BLIND
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -141,20 +158,30 @@ class ChatRenderer:
     of one turn alone, in the form that the template gives to turns of the past, for contexts that put turns together.
     Special tokens come from the template alone; their strings in a message stay text.
 
+    A message may have images, under the key `pictures`. The template gets them as parts of the content, before its
+    text, and writes a placeholder for each. The model's processor says which tokens stand there (`ids_with`).
+
     Args:
         stop: further ids that end a reply, such as those of the model's generation config.
+        pictures: reads images; None: the model reads none. blind: why it reads none.
 
     Raises: InvalidData, if the template cannot write a dialogue of two turns.
     """
 
     instructed = True
 
-    def __init__(self, tokenizer: Any, *, stop: Iterable[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Any, *, stop: Iterable[int] = (), pictures: PictureReader | None = None, blind: str = BLIND
+    ) -> None:
         self._tokenizer = tokenizer
         self._next = lru_cache(maxsize=50_000)(self._next_plain)
         # Some templates of models that see images read only contents that are lists of parts.
         self._parts, written = self._form()
-        self._quoting = Quoting(tokenizer, template=written)
+        self.pictures, self.blind = pictures, blind
+        tokens = "" if pictures is None else f"{pictures.token} {pictures.mark}"
+        self._quoting = Quoting(tokenizer, template=f"{written} {tokens}")
+        if pictures is not None and not self._writes_pictures():
+            self.pictures, self.blind = None, "the chat template writes no images"
         past = self.written([*PAST, user("x")])
         after = past[past.rindex(SAID) + len(SAID) :]
         run = self._quoting.leading(after)
@@ -190,6 +217,21 @@ class ChatRenderer:
             remedy="Set `tokenizer.chat_template` to a template that writes dialogues, and save the folder anew.",
         )
 
+    def _writes_pictures(self) -> bool:
+        """Whether the template writes a placeholder for each image, in the order of the messages."""
+        turn = {**user("x"), "pictures": (None,)}
+        try:
+            written = self.written([turn, {"role": "assistant", "content": SAID}, turn])
+        except Exception:  # a template may raise anything
+            return False
+        return [part.count(self._placeholder) for part in written.split(SAID)] == [1, 1]
+
+    @cached_property
+    def _placeholder(self) -> str:
+        """What `written` writes for an image. No message can contain it."""
+        assert self.pictures is not None
+        return self._quoting.own(self.pictures.token)
+
     def _has_system(self) -> bool:
         try:
             return SAID in self.written([{"role": "system", "content": SAID}, user("x")])
@@ -222,7 +264,7 @@ class ChatRenderer:
 
     def _applied(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), **variables: Any) -> str:
         """The template's text for these messages as they are."""
-        shaped = [_in_parts(message) if self._parts else dict(message) for message in messages]
+        shaped = [_in_parts(message) if self._parts or "pictures" in message else dict(message) for message in messages]
         given = {"add_generation_prompt": True, **variables}
         return str(self._tokenizer.apply_chat_template(shaped, tools=list(tools) or None, tokenize=False, **given))
 
@@ -286,6 +328,41 @@ class ChatRenderer:
         """The ids of a text that `written` gave, or of a part of it."""
         return np.array(self._quoting.ids(text), np.int32)
 
+    def ids_with(self, text: str, images: Sequence[np.ndarray]) -> tuple[np.ndarray, tuple[Picture, ...]]:
+        """The ids of a text that `written` gave, or of its end, and what in them stands for images.
+
+        Args:
+            images: of the whole dialogue, in order. The text shows as many of the last ones as it has placeholders.
+
+        Raises: EpisodeFailure, for an image that the processor refuses.
+        """
+        reader = self.pictures
+        if reader is None or self._placeholder not in text:
+            return self.ids(text), ()
+        head, *rest = text.split(self._placeholder)
+        shown = images[len(images) - len(rest) :]
+        read = [reader.read(image) for image in shown]
+        pieces = [self._quoting.own(one.text) + after for one, after in zip(read, rest, strict=True)]
+        ids = self.ids(head + "".join(pieces))
+        places = np.flatnonzero(ids == reader.token_id)
+        ends = np.cumsum([0, *(one.count for one in read)])
+        if len(places) != ends[-1]:
+            raise ContractError(
+                where="policy language, pictures",
+                what=f"the tokenizer gives {len(places)} placeholders of images, and the processor {ends[-1]}.",
+                remedy="Set `pictures: false` of the policy, and report the model.",
+            )
+        return ids, tuple(
+            Picture(
+                image=image,
+                start=int(places[start]),
+                stop=int(places[stop - 1]) + 1,
+                count=one.count,
+                inputs=one.inputs,
+            )
+            for image, one, start, stop in zip(shown, read, ends[:-1], ends[1:], strict=True)
+        )
+
     def end_in(self, written: str) -> tuple[int, int] | None:
         """Where the first id that ends a reply stands in a text of `written`."""
         found = self._ends.search(written)
@@ -296,8 +373,19 @@ class ChatRenderer:
         return re.compile("|".join(re.escape(self._quoting.named([i])) for i in self.stop if self._quoting.knows(i)))
 
     def turn(self, observation: Observation) -> list[dict[str, Any]]:
-        """The messages of an observation."""
-        return [dict(m) for m in observation.messages or ()] or [user(_text_of(observation))]
+        """The messages of an observation, with its image if the model reads pictures."""
+        image = observation.image if self.pictures is not None else None
+        if image is None:
+            return self._in_words(observation)
+        alone = observation.text is None and not observation.messages
+        messages = [user("")] if alone else self._in_words(observation)
+        if messages[-1]["role"] != "user":  # such as the result of a tool
+            messages.append(user(""))
+        messages[-1]["pictures"] = (image,)
+        return messages
+
+    def _in_words(self, observation: Observation) -> list[dict[str, Any]]:
+        return [dict(m) for m in observation.messages or ()] or [user(_text_of(observation, blind=self.blind))]
 
     def led(
         self, instruction: str | None, messages: Sequence[Mapping[str, Any]], tools: Tools = ()
@@ -364,7 +452,7 @@ class ChatRenderer:
         return last[last.rindex(SAID) + len(SAID) :].removeprefix(self._closing)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        messages = self.turn(observation)
+        messages = self._in_words(observation)
         if first and not observation.instruction:
             return self.ids(self.written(messages))
         if first:  # `instruction` has written the head of the segment
@@ -374,7 +462,7 @@ class ChatRenderer:
             return self.ids(self._opening(messages))
         if observation.messages:
             return self.ids(self._after_reply(messages))
-        return self.ids(self._next(_text_of(observation)))
+        return self.ids(self._next(_text_of(observation, blind=self.blind)))
 
     def _next_plain(self, text: str) -> str:
         return self._after_reply([user(text)])
@@ -509,7 +597,10 @@ def _without_channels(said: str) -> str:
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+    """A message whose content is a list of parts, images first."""
+    images = [{"type": "image"} for _ in message.get("pictures", ())]
+    words = [{"type": "text", "text": message["content"]}] if message["content"] or not images else []
+    return {**message, "content": [*images, *words]}
 
 
 def head_of(renderer: Renderer, observation: Observation) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from palaestra.data.interaction import Action, Observation
+from palaestra.data.pictures import Picture, moved
 from palaestra.data.task import Task
 
 
@@ -88,6 +89,7 @@ class Step:
         reward: the agent's rewards from this act until its next one.
         policy: name of the policy that acted; version: of its weights.
         prompt: int32 (m,), only the prompt ids that are new since this segment's previous step.
+        pictures: what stands for images in `prompt`, in order.
         segment: number of the token sequence that the step belongs to; a context that cannot append starts a new one.
         invocation: number of the call of a sub-agent; parent: turn of the step that called it.
         terminated, truncated: set on an agent's last step.
@@ -103,6 +105,7 @@ class Step:
     policy: str = ""
     version: int = 0
     prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    pictures: tuple[Picture, ...] = ()
     segment: int = 0
     invocation: int = 0
     parent: int | None = None
@@ -125,10 +128,11 @@ def noted(step: Step, **numbers: Any) -> Step:
 
 
 class NextPrompt(NamedTuple):
-    """New prompt ids (int32) that an observation after the last step would have had, and their segment."""
+    """New prompt ids (int32) that an observation after the last step would have had, their segment and pictures."""
 
     ids: np.ndarray
     segment: int = 0
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -175,11 +179,22 @@ class Trajectory:
 
     def prompt_of(self, step: Step) -> np.ndarray:
         """The whole prompt that the policy saw before `step`, put together from the segment: int32 (length,)."""
-        pieces = []
+        return self._seen(step)[0]
+
+    def pictures_of(self, step: Step) -> tuple[Picture, ...]:
+        """The pictures in `prompt_of(step)`."""
+        return self._seen(step)[1]
+
+    def _seen(self, step: Step) -> tuple[np.ndarray, tuple[Picture, ...]]:
+        pieces: list[np.ndarray] = []
+        pictures: list[Picture] = []
+        length = 0
         for earlier in self.steps:
             if earlier.agent == step.agent and earlier.segment == step.segment:
+                pictures += moved(earlier.pictures, length)
                 pieces.append(earlier.prompt)
                 if earlier is step:
-                    return np.concatenate(pieces)
+                    return np.concatenate(pieces), tuple(pictures)
                 pieces.append(earlier.action.tokens)
+                length += len(earlier.prompt) + len(earlier.action.tokens)
         raise ValueError(f"step of turn {step.turn} is not part of trajectory {self.id}")

@@ -9,22 +9,22 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, AutoImageProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import cached_file
 
 from palaestra.data.pictures import Picture, digest_of
-from palaestra.errors import EpisodeFailure
+from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.models.own_head import base_of
 
 # The files of a model's folder that say how it reads pictures. They are copied as they are when the model is saved.
@@ -138,6 +138,25 @@ class PictureReader:
             (folder / name).write_bytes(content)
 
 
+def read_again(reader: PictureReader | None, pictures: Sequence[Picture], *, where: str) -> tuple[Picture, ...]:
+    """Recorded pictures with the `inputs` that the model reads.
+
+    Raises: ContractError, naming `where`, if there is no reader, or if the reader gives an image another number of ids.
+    """
+    found = []
+    for picture in pictures:
+        read = None if reader is None else reader.read(picture.image)
+        if read is None or read.count != picture.count:
+            raise ContractError(
+                where=where,
+                what=f"a recorded prompt has {picture.count} ids for an image, and the policy's model reads "
+                f"{'no pictures' if read is None else f'{read.count} for it'}.",
+                remedy="Use the model that played the episodes.",
+            )
+        found.append(replace(picture, inputs=read.inputs))
+    return tuple(found)
+
+
 def _bytes(read: Read) -> int:
     return sum(tensor.nbytes for tensor in read.inputs.values())
 
@@ -209,6 +228,12 @@ def _files(place: str) -> Iterator[tuple[str, bytes]]:
 
 
 # ---- what the model reads ---------------------------------------------------------------------------------
+def reads_pictures(model: Any) -> bool:
+    """Whether a model has a vision tower and an id that stands for an image."""
+    known = callable(getattr(base_of(model), "get_image_features", None))
+    return known and getattr(model.config, "image_token_id", None) is not None
+
+
 def picture_states(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     """What the model reads in place of the placeholders of one picture: (placeholders, width), with gradient.
 
@@ -285,9 +310,3 @@ def embed(model: Any, ids: Tensor, where: tuple[Tensor, ...], states: Tensor) ->
     plain = ids.index_put(where, ids.new_zeros(()))  # the placeholder may lie outside the vocabulary
     embedded: Tensor = model.get_input_embeddings()(plain)
     return embedded.index_put(where, states.to(embedded.dtype))
-
-
-def language_part(model: Any) -> nn.Module:
-    """The part of a model that reads embeddings: the model without its vision tower, projector and output layer."""
-    find: Callable[[], nn.Module] | None = getattr(model, "get_decoder", None)
-    return base_of(model) if find is None else find()

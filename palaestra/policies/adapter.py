@@ -126,7 +126,8 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
             adapter = load_adapter(base.model, model)
         value = None
         if value_head:
-            value = ValueHead(base.model.config.hidden_size, widths=value_layers, seed=seed).to(setup.device)
+            width = base.model.config.get_text_config().hidden_size
+            value = ValueHead(width, widths=value_layers, seed=seed).to(setup.device)
             if model is not None and (Path(model) / VALUE_HEAD).exists():
                 value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
         self.base, self.value_layers, self.trainable = of, value_layers, True
@@ -213,7 +214,9 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
         """Write the merged model as a Hugging Face folder, and the adapter alone in its folder `adapter`, for peft."""
-        save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value)
+        save_language(
+            Path(folder), merged(self.adapter), self.tokenizer, self.module.value, self.renderer.pictures
+        )
         self.adapter.save_pretrained(Path(folder) / FOLDER, save_embedding_layers=False)
 
     def architecture(self) -> dict[str, Any]:

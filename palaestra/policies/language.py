@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
-from palaestra.chat.render import end_ids
+from palaestra.chat.render import BLIND, Renderer, end_ids
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
@@ -24,6 +24,7 @@ from palaestra.models.attention import take_kernel
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
+from palaestra.models.pictures import NoPictures, PictureReader
 from palaestra.models.pretrained import located
 from palaestra.models.products import is_large
 from palaestra.models.recompute import enable_recomputation
@@ -47,8 +48,9 @@ from palaestra.registry import PositiveInt, register
 class LanguagePolicy(Adaptable):
     """Answer observations with text, by a causal language model.
 
-    `model` is a folder that `AutoModelForCausalLM` can load. Without it, a new small Llama is made, with a tokenizer
-    that is trained on transcripts of the environment.
+    `model` is a folder that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load. Without it, a new small
+    Llama is made, with a tokenizer that is trained on transcripts of the environment. A vision–language model also reads
+    the images of observations.
     """
 
     small = {"hidden": 32, "layers": 1, "heads": 2}
@@ -71,6 +73,7 @@ class LanguagePolicy(Adaptable):
         lora: LoraSettings | None = None,
         recompute: bool = False,
         attention: str | None = None,
+        pictures: bool | None = None,
     ) -> None:
         """
         Args:
@@ -97,8 +100,10 @@ class LanguagePolicy(Adaptable):
             attention: the kernel of attention in the update, by its name in transformers: `sdpa`, `eager`, or one whose
                 package is installed, such as `flash_attention_2`, which needs a GPU and `dtype: bfloat16`. Only with
                 `sdpa` samples are packed. None: `sdpa`, or `eager` for models that have no other.
+            pictures: read the image of an observation beside its text. Each image costs tokens, and samples are then
+                not packed. False: read texts alone. None: if the model can.
 
-        Raises: RecipeError, if the architecture does not allow `packing`, `recompute` or this `attention`.
+        Raises: RecipeError, if the architecture does not allow `packing`, `recompute`, this `attention` or `pictures`.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
@@ -117,15 +122,17 @@ class LanguagePolicy(Adaptable):
             self.source = model = located(model)
             dtype = "float32" if setup.settings is None else setup.settings.dtype  # so that no other copy is made first
             causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
-        self.limit = int(getattr(causal.config, "max_position_embeddings", context))
-        value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
+        config = causal.config.get_text_config()
+        self.limit = int(getattr(config, "max_position_embeddings", context))
+        value = ValueHead(config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
         causal.to(setup.device)
         if attention is not None:
             take_kernel(causal, attention, where=f"policies.{name}.policy.language.attention")
-        _prepare(name, causal, packing=packing, recompute=recompute)
+        self.renderer = _renderer(name, model, causal, self.tokenizer, pictures)
+        _prepare(name, causal, packing=packing, recompute=recompute, pictures=self.renderer.pictures is not None)
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
-        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer, stop=end_ids(causal))
+        self.value_layers = value_layers
         self.lora = None if lora is None else LoraSettings.model_validate(lora)
         self._seed = derive(setup.seed, name) % 2**31
         self._base: LanguageModule | None = None
@@ -195,15 +202,15 @@ class LanguagePolicy(Adaptable):
 
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
-        """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head if there is one."""
-        save_language(Path(folder), self.model, self.tokenizer, self.module.value)
+        """Write a Hugging Face folder: config, safetensors, tokenizer, the processor of images and the value head, if any."""
+        save_language(Path(folder), self.model, self.tokenizer, self.module.value, self.renderer.pictures)
 
     def architecture(self) -> dict[str, Any]:
         """The values that must be equal before weights are loaded."""
-        config = self.model.config
+        config = self.model.config.get_text_config()
         return {
             "kind": "language",
-            "model_type": config.model_type,
+            "model_type": self.model.config.model_type,
             "hidden": config.hidden_size,
             "layers": config.num_hidden_layers,
             "vocabulary": config.vocab_size,
@@ -212,13 +219,40 @@ class LanguagePolicy(Adaptable):
         }
 
 
-def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -> None:
+def _renderer(name: str, model: str | None, causal: Any, tokenizer: Any, pictures: bool | None) -> Renderer:
+    """The renderer, which reads images if the model and its folder allow it.
+
+    Raises: RecipeError, if `pictures` is true and it cannot.
+    """
+    reader, blind = None, BLIND
+    if pictures is False:
+        blind = "`pictures` of the policy is false"
+    elif model is not None:
+        try:
+            reader = PictureReader(model, tokenizer, causal)
+        except NoPictures as reason:
+            blind = str(reason)
+    if reader is not None and reader.template is not None:
+        tokenizer.chat_template = reader.template
+    made = renderer_for(tokenizer, stop=end_ids(causal), pictures=reader, blind=blind)
+    if pictures and made.pictures is None:
+        raise RecipeError(
+            where=f"policies.{name}.policy.language.pictures",
+            what=f"the policy cannot read pictures: {made.blind}.",
+            remedy="Leave it out: the policy then reads texts alone. Or use another vision–language model.",
+        )
+    return made
+
+
+def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, pictures: bool) -> None:
     """Let a model read packed rows and compute its layers again. Raises: RecipeError, if it cannot."""
-    enabled = packing is not False and (bool(packing) or is_large(causal)) and enable(causal)
+    enabled = packing is not False and not pictures and (bool(packing) or is_large(causal)) and enable(causal)
     if packing and not enabled:
         raise RecipeError(
             where=f"policies.{name}.policy.language.packing",
-            what=f"{type(causal).__name__} cannot read several sequences in one row.",
+            what="a policy that reads pictures cannot read several sequences in one row."
+            if pictures
+            else f"{type(causal).__name__} cannot read several sequences in one row.",
             remedy="Leave it out: batches are then padded.",
         )
     if recompute and not enable_recomputation(causal):

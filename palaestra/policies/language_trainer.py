@@ -21,6 +21,7 @@ from palaestra.models.attention import reading
 from palaestra.models.devices import device_of, dtype_of
 from palaestra.models.own_head import base_of, is_plain, own_logits
 from palaestra.models.packing import cost_of_token, is_enabled, read_packed
+from palaestra.models.pictures import PictureReader, picture_inputs
 from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
@@ -68,10 +69,12 @@ class LanguageModule(nn.Module):
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
         with fast_products(self._large), reading(batch.lengths), adding(additions), recomputing(self.model):
-            if batch.row is None:
-                hidden = base_of(self.model)(input_ids=batch.ids, use_cache=False).last_hidden_state
-            else:
+            if batch.row is not None:
                 hidden = read_packed(self.model, batch.row)[None]
+            else:
+                shown = batch.pictures
+                given = picture_inputs(self.model, batch.ids, shown) if shown else {"input_ids": batch.ids}
+                hidden = base_of(self.model)(**given, use_cache=False).last_hidden_state
         rows, places = batch.response
         at = hidden[rows, places]
         wanted = [name for name in self.token_outputs if name in outputs]
@@ -169,7 +172,8 @@ class LanguageTrainer(Policy, Protocol):
 
     def collate(self, rows: Sequence[Row], *, temperature: float) -> LanguageSamples:
         """Make token sequences from rows of this policy, one for each segment, which are packed if the model can."""
-        return collate(rows, temperature=temperature, limit=self.limit, token_cost=self.token_cost)
+        reader = self.renderer.pictures
+        return collate(rows, temperature=temperature, limit=self.limit, token_cost=self.token_cost, reader=reader)
 
     @property
     def token_cost(self) -> float | None:
@@ -192,9 +196,13 @@ class LanguageTrainer(Policy, Protocol):
         return self.network(batch, outputs, adapter=self.adapter_module)  # type: ignore[no-any-return]
 
 
-def save_language(folder: Path, model: Any, tokenizer: Any, value: nn.Module | None) -> None:
-    """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head if there is one."""
+def save_language(
+    folder: Path, model: Any, tokenizer: Any, value: nn.Module | None, pictures: PictureReader | None = None
+) -> None:
+    """Write a Hugging Face folder: config, safetensors, tokenizer, the processor of images and the value head, if any."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if pictures is not None:
+        pictures.save(folder)
     if value is not None:
         save_file(dict(value.state_dict()), folder / VALUE_HEAD)

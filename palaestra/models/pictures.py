@@ -305,6 +305,23 @@ def picture_inputs(model: Any, ids: Tensor, pictures: Sequence[Sequence[Picture]
     return {"inputs_embeds": embedded, "position_ids": positions.to(ids.device)}
 
 
+def own_inputs(model: Any, reader: PictureReader, ids: np.ndarray, pictures: Sequence[Picture]) -> dict[str, Tensor]:
+    """What the model's own forward pass over one sequence gets beside its ids, if transformers alone reads it."""
+    if not pictures:
+        return {}
+    kinds = torch.zeros(1, len(ids), dtype=torch.int64)
+    for picture in pictures:
+        kinds[0, places_of(picture, ids, reader.token_id)] = 1
+    given = {**reader.together([picture.image for picture in pictures]), "mm_token_type_ids": kinds}
+    names = inspect.signature(model.forward).parameters
+    device = model.get_input_embeddings().weight.device
+    return {
+        name: tensor.to(device, model.dtype) if tensor.is_floating_point() else tensor.to(device)
+        for name, tensor in given.items()
+        if name in names
+    }
+
+
 def embed(model: Any, ids: Tensor, where: tuple[Tensor, ...], states: Tensor) -> Tensor:
     """The embeddings (…, width) of ids (…), with `states` at the places `where`."""
     plain = ids.index_put(where, ids.new_zeros(()))  # the placeholder may lie outside the vocabulary

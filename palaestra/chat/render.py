@@ -73,7 +73,7 @@ def renderer_for(
     Raises: InvalidData, for a tokenizer with neither.
     """
     if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
-        return TagRenderer(tokenizer)
+        return TagRenderer(tokenizer, blind=blind)
     if getattr(tokenizer, "chat_template", None):
         return ChatRenderer(tokenizer, stop=stop, pictures=pictures, blind=blind)
     raise InvalidData(
@@ -114,10 +114,9 @@ class TagRenderer:
 
     instructed = False
     pictures = None
-    blind = BLIND
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, *, blind: str = BLIND) -> None:
+        self._tokenizer, self.blind = tokenizer, blind
         vocabulary = tokenizer.get_vocab()
         self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
         self.stop: tuple[int, ...] = (self._end,)
@@ -135,7 +134,7 @@ class TagRenderer:
         return np.array(self._encode(text), np.int32)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        return np.array([self._open, *self._encode(_text_of(observation)), self._close], np.int32)
+        return np.array([self._open, *self._encode(_text_of(observation, blind=self.blind)), self._close], np.int32)
 
     def action(self, text: str) -> np.ndarray:
         return np.array([*self._encode(text), self._end], np.int32)

@@ -62,7 +62,8 @@ class Pictures:
     def _positions(self, session: SessionState) -> np.ndarray:
         """int64 (3, ids): time, height and width of each id of a session."""
         last = session.pictures[-1].stop
-        counted = positions_of(self._model, session.ids[: last + 1], session.pictures).numpy()
+        if session.axes is None:
+            session.axes = positions_of(self._model, session.ids[:last], session.pictures).numpy()
         # After a picture, all three go on from the largest of them.
-        follows = counted[:, :last].max() + 1 + np.arange(len(session.ids) - last)
-        return np.concatenate([counted[:, :last], np.broadcast_to(follows, (3, len(follows)))], 1)
+        follows = session.axes.max() + 1 + np.arange(len(session.ids) - last)
+        return np.concatenate([session.axes, np.broadcast_to(follows, (3, len(follows)))], 1)

@@ -77,7 +77,8 @@ class SessionState:
     """One conversation with one policy, and its request in progress.
 
     Attributes:
-        ids: prompts and responses so far. pictures: what stands for images in them.
+        ids: prompts and responses so far. pictures: what stands for images in them. axes: int64 (3, length), time,
+            height and width of the ids up to the end of the last picture; None: not computed.
         cached: how many leading ids have keys and values in `blocks`.
         whole: how many leading blocks were computed in pieces of 64 ids, as any session with these ids computes them.
         seen: the most ids that were ever computed; what is computed again is counted.
@@ -90,6 +91,7 @@ class SessionState:
 
     ids: list[int] = field(default_factory=list)
     pictures: tuple[Picture, ...] = ()
+    axes: np.ndarray | None = None
     cached: int = 0
     blocks: list[int] = field(default_factory=list)
     whole: int = 0
@@ -133,7 +135,8 @@ class SessionState:
         """Read the prompt of a new request."""
         self.request, self.future, self.start = request, future, len(self.ids)
         self.tokens, self.logprobs, self.entropy, self.versions = [], [], [], []
-        self.pictures += tuple(moved(request.pictures, self.start))
+        if request.pictures:
+            self.pictures, self.axes = (*self.pictures, *moved(request.pictures, self.start)), None
         self.ids.extend(request.prompt.tolist())
 
     def accept(self, token: int, logprob: float, entropy: float | None, *, version: int, length: int) -> None:
@@ -173,7 +176,8 @@ class SessionState:
         """Restore the state before the request."""
         self.request = None
         del self.ids[self.start :]
-        self.pictures = tuple(picture for picture in self.pictures if picture.start < self.start)
+        if self.pictures and self.pictures[-1].start >= self.start:
+            self.pictures, self.axes = tuple(one for one in self.pictures if one.start < self.start), None
         self.cached = min(self.cached, self.start)
         self.whole = min(self.whole, self.cached // 64)
         self.seen = min(self.seen, self.start)

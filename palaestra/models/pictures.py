@@ -110,7 +110,7 @@ class PictureReader:
     def _read(self, image: np.ndarray) -> Read:
         try:
             made = self._processor(
-                text=[self.token], images=[_opened(image)], return_text_replacement_offsets=True, return_tensors="pt"
+                text=[self.token], images=[opened(image)], return_text_replacement_offsets=True, return_tensors="pt"
             )
         except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
             first = str(error).strip().partition("\n")[0]
@@ -128,7 +128,7 @@ class PictureReader:
     def together(self, images: Sequence[np.ndarray]) -> dict[str, Tensor]:
         """The inputs of a sequence with these images, for the model's own forward pass."""
         made = self._processor(
-            text=[self.token * len(images)], images=[_opened(image) for image in images], return_tensors="pt"
+            text=[self.token * len(images)], images=[opened(image) for image in images], return_tensors="pt"
         )
         return {name: made[name] for name in made if name not in OF_TEXT}
 
@@ -161,7 +161,7 @@ def _bytes(read: Read) -> int:
     return sum(tensor.nbytes for tensor in read.inputs.values())
 
 
-def _opened(image: np.ndarray) -> Image.Image:
+def opened(image: np.ndarray) -> Image.Image:
     """An image for the processor: red, green, blue."""
     channels = image.shape[2]
     if channels not in CHANNELS:

@@ -35,6 +35,7 @@ from palaestra.policies.language_trainer import (
     AdapterModule,
     LanguageModule,
     LanguageTrainer,
+    refuse_spread_pictures,
     save_language,
 )
 from palaestra.registry import Positive, PositiveInt, Section, register
@@ -201,6 +202,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
 
     def train_through(self, network: LanguageModule) -> None:
         """Train with this copy of the base, whose weights are sharded over processes. The adapter is not sharded."""
+        refuse_spread_pictures(self.name, self.renderer)
         self.network = network
 
     def trained_tensors(self) -> Iterator[tuple[str, Tensor]]:

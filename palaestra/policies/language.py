@@ -33,7 +33,13 @@ from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
 from palaestra.policies.agreement import refuse_disagreement
-from palaestra.policies.language_trainer import CHUNK_LOGITS, VALUE_HEAD, LanguageModule, save_language
+from palaestra.policies.language_trainer import (
+    CHUNK_LOGITS,
+    VALUE_HEAD,
+    LanguageModule,
+    refuse_spread_pictures,
+    save_language,
+)
 from palaestra.registry import PositiveInt, register
 
 
@@ -182,6 +188,7 @@ class LanguagePolicy(Adaptable):
 
         `weights_changed` copies each update to `model`.
         """
+        refuse_spread_pictures(self.name, self.renderer)
         self._whole = self.model.requires_grad_(False)
         self.module = self.network = network
 

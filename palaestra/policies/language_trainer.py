@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from palaestra.data import Row
 from palaestra.data.protocols import Policy, PolicyOutputs
+from palaestra.errors import RecipeError
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading
 from palaestra.models.devices import device_of, dtype_of
@@ -194,6 +195,19 @@ class LanguageTrainer(Policy, Protocol):
         refuse_unknown_outputs(outputs, self)
         batch = samples.batch(which, device=device_of(self.network))
         return self.network(batch, outputs, adapter=self.adapter_module)  # type: ignore[no-any-return]
+
+
+def refuse_spread_pictures(name: str, renderer: Any) -> None:
+    """Refuse to spread the weights of a policy that reads pictures. Raises: RecipeError.
+
+    Processes read different numbers of pictures, and each would wait for the others in the layers of the vision tower.
+    """
+    if renderer.pictures is not None:
+        raise RecipeError(
+            where="training.shard",
+            what=f"the policy {name} reads pictures, and its processes would read different numbers of them.",
+            remedy=f"Leave `training.shard` out, or set `policies.{name}.policy.language.pictures: false`.",
+        )
 
 
 def save_language(

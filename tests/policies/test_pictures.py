@@ -9,19 +9,24 @@
 8. Low-rank additions leave the tower alone, unless targets name it. 9. A saved policy reads images again.
 10. Contexts that put turns together themselves are refused, and so are other engines and processors that lack a part.
 11. A tower whose numbers differ is refused at the start. 12. The tower is trained with all weights.
+13. The policy `endpoint` sends an image as a PNG file, if it is told to; an image alone is refused otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoProcessor
 
 from palaestra.chat import FullHistory, LatestOnly, Window
@@ -32,6 +37,7 @@ from palaestra.engines import InProcessEngine
 from palaestra.engines.remote import RemoteEngine
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError
 from palaestra.models.pictures import own_inputs
+from palaestra.policies.endpoint import EndpointSession
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.sequences import collate
 from palaestra.testing import TinyModel
@@ -126,8 +132,6 @@ def test_1_the_ids_of_the_processor(family: str, folders: dict[str, Path]) -> No
 
 
 def some_opened(image: np.ndarray) -> Any:
-    from PIL import Image
-
     return Image.fromarray(image)
 
 
@@ -395,6 +399,13 @@ def test_11_the_start(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch)
         policy.check_numbers()
 
 
+def test_11_spread_weights(folders: dict[str, Path]) -> None:
+    for options in ({}, {"lora": {"rank": 2}}):
+        policy = policy_of(folders["llava"], **options)
+        with told(RecipeError, "different numbers"):
+            policy.train_through(policy.network)
+
+
 def other_inputs(model: Any, ids: torch.Tensor, pictures: Any) -> dict[str, torch.Tensor]:
     """A trainer that forgets the images."""
     return {"inputs_embeds": model.get_input_embeddings()(ids)}
@@ -410,3 +421,24 @@ def test_12_gradients(recompute: bool, folders: dict[str, Path]) -> None:
     gradients = {name: p.grad for name, p in policy.model.named_parameters()}
     for part in parts:
         assert all(g is not None and g.abs().sum() > 0 for n, g in gradients.items() if part in n and "weight" in n)
+
+
+def test_13_endpoints() -> None:
+    def session(sends: bool) -> EndpointSession:
+        policy: Any = SimpleNamespace(name="far", sends_pictures=sends)
+        return EndpointSession(policy, Sampling(), latest_only=False)
+
+    talk = session(True)
+    talk.record(seen(0), Action(text="red"))
+    talk.record(seen(1, None), Action(text="blue"))
+    first, _, second, _ = talk.messages
+    assert [part["type"] for part in first["content"]] == ["image_url", "text"]
+    assert [part["type"] for part in second["content"]] == ["image_url"]
+    head, _, data = second["content"][0]["image_url"]["url"].partition(",")
+    assert head == "data:image/png;base64"
+    assert (np.asarray(Image.open(BytesIO(base64.b64decode(data)))) == some_image(1)).all()
+    blind = session(False)
+    blind.record(seen(0), Action(text="red"))
+    assert blind.messages[0]["content"] == "what do you see?"
+    with told(EpisodeFailure, "sends no images"):
+        blind.record(seen(1, None), Action(text="blue"))

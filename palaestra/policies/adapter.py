@@ -216,9 +216,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
         """Write the merged model as a Hugging Face folder, and the adapter alone in its folder `adapter`, for peft."""
-        save_language(
-            Path(folder), merged(self.adapter), self.tokenizer, self.module.value, self.renderer.pictures
-        )
+        save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value, self.renderer.pictures)
         self.adapter.save_pretrained(Path(folder) / FOLDER, save_embedding_layers=False)
 
     def architecture(self) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class LanguagePolicy(Adaptable):
     """Answer observations with text, by a causal language model.
 
     `model` is a folder that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load. Without it, a new small
-    Llama is made, with a tokenizer that is trained on transcripts of the environment. A vision–language model also reads
-    the images of observations.
+    Llama is made, with a tokenizer that is trained on transcripts of the environment. A vision–language model also
+    reads the images of observations.
     """
 
     small = {"hidden": 32, "layers": 1, "heads": 2}
@@ -209,7 +209,7 @@ class LanguagePolicy(Adaptable):
 
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
-        """Write a Hugging Face folder: config, safetensors, tokenizer, the processor of images and the value head, if any."""
+        """Write a Hugging Face folder: config, safetensors, tokenizer, image processor and value head, if any."""
         save_language(Path(folder), self.model, self.tokenizer, self.module.value, self.renderer.pictures)
 
     def architecture(self) -> dict[str, Any]:

@@ -219,9 +219,7 @@ class LanguageSession(Session):
         """
         renderer = self.policy.renderer
         conversation = copy.deepcopy(self.conversation, {id(renderer): renderer})
-        copied = replace(
-            self, conversation=conversation, key=key, unread=list(self.unread), unseen=list(self.unseen)
-        )
+        copied = replace(self, conversation=conversation, key=key, unread=list(self.unread), unseen=list(self.unseen))
         if self.in_engine:
             self.policy.connected().fork((self.key, self.segment), (key, self.segment))
         return copied

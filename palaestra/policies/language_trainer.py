@@ -213,7 +213,7 @@ def refuse_spread_pictures(name: str, renderer: Any) -> None:
 def save_language(
     folder: Path, model: Any, tokenizer: Any, value: nn.Module | None, pictures: PictureReader | None = None
 ) -> None:
-    """Write a Hugging Face folder: config, safetensors, tokenizer, the processor of images and the value head, if any."""
+    """Write a Hugging Face folder: config, safetensors, tokenizer, image processor and value head, if any."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if pictures is not None:

@@ -110,7 +110,9 @@ def _plain(value: Any, place: Any) -> Any:
 
 def _is_default(value: Any, default: Any) -> bool:
     """Whether a field may be left out, because it is a plain value that is the default of its class."""
-    plain = value is None or isinstance(value, bool | int | float | str | Marks) or (isinstance(value, tuple) and not value)
+    plain = (
+        value is None or isinstance(value, bool | int | float | str | Marks) or (isinstance(value, tuple) and not value)
+    )
     return plain and not isinstance(value, Enum) and type(value) is type(default) and value == default
 
 

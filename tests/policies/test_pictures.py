@@ -207,7 +207,7 @@ def test_4_the_trainer(family: Family, folders: dict[str, Path]) -> None:
     sampled = np.concatenate([sampled_logprobs(one, n) for one, n in segments])
     assert np.abs(trained - sampled).max() < 1e-4
     assert len(segments) > 6  # windows begin new segments, which show the images of the turns that they keep
-    new = [step for step in episodes[3].steps if step.segment == 1][0]
+    new = next(step for step in episodes[3].steps if step.segment == 1)
     assert len(new.pictures) == 2
     blind = [replace(one, steps=[replace(step, pictures=()) for step in one.steps]) for one in episodes]
     with torch.no_grad():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from palaestra.chat.quoting import Quoting
 from palaestra.chat.reply_calls import calls_of
+from palaestra.chat.tags import BLIND, TagRenderer, text_of
 from palaestra.chat.template_tools import (
     Support,
     call_in_words,
@@ -39,7 +39,6 @@ CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
 THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
-BLIND = "the model reads no pictures"
 Tools = Sequence[Mapping[str, Any]]  # as `palaestra.tools.Tool.declaration` gives them
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -83,71 +82,10 @@ def renderer_for(
     )
 
 
-def _text_of(observation: Observation, *, blind: str = BLIND) -> str:
-    if observation.text is not None:
-        return observation.text
-    if observation.messages:
-        return "\n".join(message["content"] for message in observation.messages)
-    if observation.image is not None:
-        raise EpisodeFailure(
-            boundary="environment",
-            where="contexts",
-            what=f"an observation is an image without a text, and the policy cannot read it: {blind}.",
-            remedy="Use a vision–language model, or a network policy, or let the environment fill `Observation.text`.",
-        )
-    raise EpisodeFailure(
-        boundary="environment",
-        where="contexts",
-        what="an observation has neither `text` nor `messages`, so a language policy cannot read it.",
-        remedy="Fill `Observation.text`, or use a network policy, which reads `vector`.",
-    )
-
-
 def end_ids(model: Any) -> tuple[int, ...]:
     """The ids at which a model's generation config ends a reply."""
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return () if ends is None else tuple(ends) if isinstance(ends, list | tuple) else (int(ends),)
-
-
-class TagRenderer:
-    """Writes `instruction <|observation|> text <|action|>` … `<|end|>`, with three tags and without roles."""
-
-    instructed = False
-    pictures = None
-
-    def __init__(self, tokenizer: Any, *, blind: str = BLIND) -> None:
-        self._tokenizer, self.blind = tokenizer, blind
-        vocabulary = tokenizer.get_vocab()
-        self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
-        self.stop: tuple[int, ...] = (self._end,)
-        # A tag in the text of an observation stays text, so environments cannot forge turns. This needs a copy, because
-        # each call of the tokenizer itself resets `encode_special_tokens`.
-        self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._plain.encode_special_tokens = True
-        self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
-
-    def _encode_plain(self, text: str) -> tuple[int, ...]:
-        # A leading space makes the first word the same token as in the middle of a text.
-        return tuple(self._plain.encode(" " + text.strip(), add_special_tokens=False).ids)
-
-    def instruction(self, text: str) -> np.ndarray:
-        return np.array(self._encode(text), np.int32)
-
-    def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        return np.array([self._open, *self._encode(_text_of(observation, blind=self.blind)), self._close], np.int32)
-
-    def action(self, text: str) -> np.ndarray:
-        return np.array([*self._encode(text), self._end], np.int32)
-
-    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
-        return self.action("\n".join(map(call_in_words, calls)))
-
-    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
-        kept = [int(i) for i in ids if i != self._end]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=True)).strip()
-
-    def calls(self, reply: str, tools: Tools) -> Parsed:
-        return calls_of(reply, tools)
 
 
 class ChatRenderer:
@@ -384,7 +322,7 @@ class ChatRenderer:
         return messages
 
     def _in_words(self, observation: Observation) -> list[dict[str, Any]]:
-        return [dict(m) for m in observation.messages or ()] or [user(_text_of(observation, blind=self.blind))]
+        return [dict(m) for m in observation.messages or ()] or [user(text_of(observation, blind=self.blind))]
 
     def led(
         self, instruction: str | None, messages: Sequence[Mapping[str, Any]], tools: Tools = ()
@@ -461,7 +399,7 @@ class ChatRenderer:
             return self.ids(self._opening(messages))
         if observation.messages:
             return self.ids(self._after_reply(messages))
-        return self.ids(self._next(_text_of(observation, blind=self.blind)))
+        return self.ids(self._next(text_of(observation, blind=self.blind)))
 
     def _next_plain(self, text: str) -> str:
         return self._after_reply([user(text)])

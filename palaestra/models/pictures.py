@@ -71,7 +71,7 @@ class PictureReader:
 
         Raises: NoPictures, which says why this model or folder cannot be read.
         """
-        base = base_of(model)
+        base: Any = base_of(model)
         if not callable(getattr(base, "get_image_features", None)):
             raise NoPictures(f"{type(model).__name__} reads no pictures")
         known = inspect.signature(base.forward).parameters
@@ -176,7 +176,7 @@ def _processor(place: str, tokenizer: Any) -> Any:
     """
     try:
         config = AutoConfig.from_pretrained(place, local_files_only=True)
-        kind = PROCESSOR_MAPPING[type(config)]
+        kind: Any = PROCESSOR_MAPPING[type(config)]
     except KeyError:
         raise NoPictures(f"transformers has no processor for models of the type `{config.model_type}`") from None
     try:
@@ -244,7 +244,8 @@ def picture_states(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         name: tensor.to(place.device, model.dtype) if tensor.is_floating_point() else tensor.to(place.device)
         for name, tensor in inputs.items()
     }
-    made = base_of(model).get_image_features(**given, return_dict=True)
+    base: Any = base_of(model)
+    made = base.get_image_features(**given, return_dict=True)
     if getattr(made, "deepstack_features", None):
         raise NotImplementedError(f"{type(model).__name__} adds pictures to its layers, too, which is not done here")
     states = made.pooler_output

@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.chat import renderer_for
-from palaestra.chat.render import BLIND, Renderer, end_ids
+from palaestra.chat.render import Renderer, end_ids
+from palaestra.chat.tags import BLIND
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing

@@ -25,7 +25,7 @@ from palaestra.chat.template_tools import (
     without_results,
 )
 from palaestra.data import Observation, ToolCall
-from palaestra.data.pictures import Picture
+from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
 from palaestra.models.pictures import PictureReader
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION

@@ -7,7 +7,7 @@ from typing import Any
 
 from palaestra.commands.runs import resolve
 from palaestra.data import Play, Step, ToolCall, derive
-from palaestra.data.pictures import Picture
+from palaestra.data.trajectory import Picture
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.tools.tool import example_of
 from palaestra.training.setup import build_setup

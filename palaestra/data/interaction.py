@@ -48,15 +48,13 @@ class Observation:
     tools: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        image = self.image
-        if image is None or (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3):
-            return
-        found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-        raise ContractError(
-            where="Observation.image",
-            what=f"an image is a uint8 array (height, width, channels), and this is {found}.",
-            remedy="Convert it: `np.asarray(image, np.uint8)`, with `[:, :, None]` for one channel.",
-        )
+        found = np.asarray(self.image)
+        if self.image is not None and (found.dtype != np.uint8 or found.ndim != 3):
+            raise ContractError(
+                where="Observation.image",
+                what=f"an image is a uint8 array (height, width, channels), and this is {found.dtype} {found.shape}.",
+                remedy="Convert it: `np.asarray(image, np.uint8)`, with `[:, :, None]` for one channel.",
+            )
 
 
 @dataclass(slots=True, kw_only=True)

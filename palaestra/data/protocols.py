@@ -20,9 +20,8 @@ from torch.nn import Module
 
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.interaction import Action, Observation
-from palaestra.data.pictures import Picture
 from palaestra.data.table import Row
-from palaestra.data.trajectory import NextPrompt, Trajectory
+from palaestra.data.trajectory import NextPrompt, Picture, Trajectory
 from palaestra.errors import ContractError
 from palaestra.former import former_names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -10,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from palaestra.data.interaction import Action, Observation
-from palaestra.data.pictures import Picture, moved
 from palaestra.data.task import Task
 
 
@@ -75,6 +75,34 @@ class Marks:
 
 
 MARKS = tuple(mark.name for mark in fields(Marks))
+
+
+class Picture(NamedTuple):
+    """An image, and where it stands among the ids of a prompt or a sequence.
+
+    Attributes:
+        image: uint8 (height, width, channels), as the environment gave it.
+        start: the place of the first id that stands for the image; stop: the place after the last one. Ids of other
+            tokens may stand between them, such as marks of rows.
+        count: how many of these ids stand for the image.
+        inputs: what the model reads in their place, as its processor makes it of the image. Requests to an engine and
+            training batches have it; steps leave it out.
+    """
+
+    image: np.ndarray
+    start: int
+    stop: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
+    inputs: Mapping[str, Any] | None = None
+
+    def moved(self, by: int) -> Picture:
+        """The same picture, so many ids later."""
+        return self._replace(start=self.start + by, stop=self.stop + by)
+
+
+def digest_of(image: np.ndarray) -> bytes:
+    """A hash of an image: equal images have equal ones."""
+    return hashlib.blake2b(f"{image.shape}".encode() + image.tobytes(), digest_size=16).digest()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -179,22 +207,11 @@ class Trajectory:
 
     def prompt_of(self, step: Step) -> np.ndarray:
         """The whole prompt that the policy saw before `step`, put together from the segment: int32 (length,)."""
-        return self._seen(step)[0]
-
-    def pictures_of(self, step: Step) -> tuple[Picture, ...]:
-        """The pictures in `prompt_of(step)`."""
-        return self._seen(step)[1]
-
-    def _seen(self, step: Step) -> tuple[np.ndarray, tuple[Picture, ...]]:
-        pieces: list[np.ndarray] = []
-        pictures: list[Picture] = []
-        length = 0
+        pieces = []
         for earlier in self.steps:
             if earlier.agent == step.agent and earlier.segment == step.segment:
-                pictures += moved(earlier.pictures, length)
                 pieces.append(earlier.prompt)
                 if earlier is step:
-                    return np.concatenate(pieces), tuple(pictures)
+                    return np.concatenate(pieces)
                 pieces.append(earlier.action.tokens)
-                length += len(earlier.prompt) + len(earlier.action.tokens)
         raise ValueError(f"step of turn {step.turn} is not part of trajectory {self.id}")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data.pictures import Picture
+from palaestra.data.trajectory import Picture, digest_of
 from palaestra.engines.attention import Inserted
 from palaestra.engines.session import SessionState
 from palaestra.models.pictures import picture_states, places_of, positions_of, turns_positions
@@ -49,7 +49,7 @@ class Pictures:
         return Inserted(np.concatenate([np.zeros(0, np.int64), *places]), torch.cat(states) if new else None, positions)
 
     def _states(self, picture: Picture) -> Tensor:
-        key = picture.digest
+        key = digest_of(picture.image)
         if key not in self._known:
             states = picture_states(self._model, picture.inputs or {})
             self._size += states.nbytes

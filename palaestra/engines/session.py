@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from palaestra.data.interaction import Action, FinishReason
-from palaestra.data.pictures import Picture, moved
 from palaestra.data.protocols import Request, Response
+from palaestra.data.trajectory import Picture, digest_of
 from palaestra.errors import ContractError, PalaestraError
 
 
@@ -122,7 +122,7 @@ class SessionState:
             return self.ids
         contents = list(self.ids)
         for picture in self.pictures:
-            image = -1 - (int.from_bytes(picture.digest[:8]) >> 1)  # no id is negative
+            image = -1 - (int.from_bytes(digest_of(picture.image)[:8]) >> 1)  # no id is negative
             contents[picture.start : picture.stop] = [image - i for i in range(picture.stop - picture.start)]
         return contents
 
@@ -136,7 +136,8 @@ class SessionState:
         self.request, self.future, self.start = request, future, len(self.ids)
         self.tokens, self.logprobs, self.entropy, self.versions = [], [], [], []
         if request.pictures:
-            self.pictures, self.axes = (*self.pictures, *moved(request.pictures, self.start)), None
+            shown = (picture.moved(self.start) for picture in request.pictures)
+            self.pictures, self.axes = (*self.pictures, *shown), None
         self.ids.extend(request.prompt.tolist())
 
     def accept(self, token: int, logprob: float, entropy: float | None, *, version: int, length: int) -> None:

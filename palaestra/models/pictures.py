@@ -11,7 +11,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoImageProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import cached_file
 
-from palaestra.data.pictures import Picture, digest_of
+from palaestra.data.trajectory import Picture, digest_of
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.models.own_head import base_of
 
@@ -153,7 +153,7 @@ def read_again(reader: PictureReader | None, pictures: Sequence[Picture], *, whe
                 f"{'no pictures' if read is None else f'{read.count} for it'}.",
                 remedy="Use the model that played the episodes.",
             )
-        found.append(replace(picture, inputs=read.inputs))
+        found.append(picture._replace(inputs=read.inputs))
     return tuple(found)
 
 
@@ -291,7 +291,7 @@ def picture_inputs(model: Any, ids: Tensor, pictures: Sequence[Sequence[Picture]
     host = ids.cpu().numpy()
     for row, shown in enumerate(pictures):
         for picture in shown:
-            key = picture.digest
+            key = digest_of(picture.image)
             if key not in known:  # samples of a group often show the same picture
                 known[key] = picture_states(model, picture.inputs or {})
             places = places_of(picture, host[row], model.config.image_token_id)

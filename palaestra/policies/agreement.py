@@ -13,8 +13,8 @@ import torch
 
 from palaestra.chat import FullHistory
 from palaestra.data import Observation
-from palaestra.data.pictures import Picture
 from palaestra.data.protocols import Request
+from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError
 from palaestra.models.pictures import own_inputs
 from palaestra.policies.language_trainer import LanguageTrainer

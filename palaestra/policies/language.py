@@ -15,9 +15,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from palaestra.chat import renderer_for
-from palaestra.chat.render import Renderer, end_ids
-from palaestra.chat.tags import BLIND
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
@@ -25,7 +22,6 @@ from palaestra.models.attention import take_kernel
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
-from palaestra.models.pictures import NoPictures, PictureReader
 from palaestra.models.pretrained import located
 from palaestra.models.products import is_large
 from palaestra.models.recompute import enable_recomputation
@@ -41,6 +37,7 @@ from palaestra.policies.language_trainer import (
     refuse_spread_pictures,
     save_language,
 )
+from palaestra.policies.reading import renderer_of
 from palaestra.registry import PositiveInt, register
 
 
@@ -117,14 +114,8 @@ class LanguagePolicy(Adaptable):
             # The renderer puts a space before every text.
             texts = [" " + text.strip() for text in setup.texts()]
             self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
-            causal: Any = make_causal_lm(
-                vocabulary=len(self.tokenizer),
-                hidden=hidden,
-                layers=layers,
-                heads=heads,
-                context=context,
-                seed=setup.seed,
-            )
+            sizes = {"hidden": hidden, "layers": layers, "heads": heads, "context": context}
+            causal: Any = make_causal_lm(vocabulary=len(self.tokenizer), seed=setup.seed, **sizes)
         else:
             self.source = model = located(model)
             dtype = "float32" if setup.settings is None else setup.settings.dtype  # so that no other copy is made first
@@ -135,7 +126,7 @@ class LanguagePolicy(Adaptable):
         causal.to(setup.device)
         if attention is not None:
             take_kernel(causal, attention, where=f"policies.{name}.policy.language.attention")
-        self.renderer = _renderer(name, model, causal, self.tokenizer, pictures)
+        self.renderer = renderer_of(name, model, causal, self.tokenizer, pictures)
         _prepare(name, causal, packing=packing, recompute=recompute, pictures=self.renderer.pictures is not None)
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
@@ -225,31 +216,6 @@ class LanguagePolicy(Adaptable):
             "value_head": list(self.value_layers) or self.has_critic,
             "tokenizer": hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16],
         }
-
-
-def _renderer(name: str, model: str | None, causal: Any, tokenizer: Any, pictures: bool | None) -> Renderer:
-    """The renderer, which reads images if the model and its folder allow it.
-
-    Raises: RecipeError, if `pictures` is true and it cannot.
-    """
-    reader, blind = None, BLIND
-    if pictures is False:
-        blind = "`pictures` of the policy is false"
-    elif model is not None:
-        try:
-            reader = PictureReader(model, tokenizer, causal)
-        except NoPictures as reason:
-            blind = str(reason)
-    if reader is not None and reader.template is not None:
-        tokenizer.chat_template = reader.template
-    made = renderer_for(tokenizer, stop=end_ids(causal), pictures=reader, blind=blind)
-    if pictures and made.pictures is None:
-        raise RecipeError(
-            where=f"policies.{name}.policy.language.pictures",
-            what=f"the policy cannot read pictures: {made.blind}.",
-            remedy="Leave it out: the policy then reads texts alone. Or use another vision–language model.",
-        )
-    return made
 
 
 def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, pictures: bool) -> None:

@@ -18,11 +18,12 @@ from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prom
 from palaestra.chat.history import Dialogue
 from palaestra.chat.template_tools import numbered
 from palaestra.data import Action, NextPrompt, Observation, Row
-from palaestra.data.pictures import Picture, moved
 from palaestra.data.protocols import Engine, Policy, Request, Response, Sampling, Session
+from palaestra.data.trajectory import Picture
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.adapters import named_tensors
 from palaestra.models.pictures import read_again
+from palaestra.policies.sequences import pictures_of
 
 TOGETHER = 512  # most prompts of `respond` in the engine at the same time
 
@@ -100,7 +101,7 @@ class LanguageSampler(Policy, Protocol):
                 policy=self.name,
                 session=("respond", place),
                 prompt=prompt,
-                pictures=self.read_again(row.trajectory.pictures_of(row.step)),
+                pictures=self.read_again(pictures_of(row.trajectory, row.step)),
                 seed=int(seed),
                 max_tokens=min(max_tokens, self.limit - len(prompt)),
                 temperature=temperature,
@@ -130,7 +131,7 @@ class LanguageSampler(Policy, Protocol):
 
 def _bare(prompt: Prompt) -> tuple[Picture, ...]:
     """The pictures of a prompt as steps record them."""
-    return tuple(picture.bare() for picture in prompt.pictures)
+    return tuple(picture._replace(inputs=None) for picture in prompt.pictures)
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ class LanguageSession(Session):
                 policy=self.policy.name,
                 session=(self.key, prompt.segment),
                 prompt=np.concatenate([*self.unread, prompt.ids]),
-                pictures=(*self.unseen, *moved(prompt.pictures, before)),
+                pictures=(*self.unseen, *(picture.moved(before) for picture in prompt.pictures)),
                 seed=seed,
                 max_tokens=min(self.sampling.max_tokens, room),
                 temperature=self.sampling.temperature,
@@ -202,7 +203,8 @@ class LanguageSession(Session):
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
         self.conversation.respond(action.tokens)
-        self.unseen += moved(prompt.pictures, sum(map(len, self.unread)))
+        before = sum(map(len, self.unread))
+        self.unseen += [picture.moved(before) for picture in prompt.pictures]
         self.unread += [prompt.ids, action.tokens]  # the engine reads them with the next request
         return Response(
             action=action,

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data import Row
+from palaestra.data import Row, Step, Trajectory
 from palaestra.data.batches import Beginnings
-from palaestra.data.pictures import Picture, moved
+from palaestra.data.trajectory import Picture
 from palaestra.models.packing import PackedRow
 from palaestra.models.pictures import PictureReader, read_again
 
@@ -130,11 +130,23 @@ class _Open:
     def append(self, row: Row) -> None:
         prompt, response = row.step.prompt, row.step.action.tokens
         start = self.length + len(prompt)
-        self.pictures += moved(row.step.pictures, self.length)
+        self.pictures += [picture.moved(self.length) for picture in row.step.pictures]
         self.pieces += [prompt, response]
         self.places.append(np.arange(start, start + len(response)))
         self.tokens.append(np.arange(row.start, row.start + len(response)))
         self.length = start + len(response)
+
+
+def pictures_of(trajectory: Trajectory, step: Step) -> tuple[Picture, ...]:
+    """The pictures in `trajectory.prompt_of(step)`."""
+    length, pictures = 0, list[Picture]()
+    for earlier in trajectory.steps:
+        if earlier.agent == step.agent and earlier.segment == step.segment:
+            pictures += [picture.moved(length) for picture in earlier.pictures]
+            if earlier is step:
+                break
+            length += len(earlier.prompt) + len(earlier.action.tokens)
+    return tuple(pictures)
 
 
 def collate(
@@ -163,7 +175,7 @@ def collate(
         prompt = row.trajectory.next_prompts.get(agent)
         if prompt is not None and row.step.truncated:
             sequence = opened.setdefault((trajectory, agent, prompt.segment), _Open([]))
-            sequence.pictures += moved(prompt.pictures, sequence.length)
+            sequence.pictures += [picture.moved(sequence.length) for picture in prompt.pictures]
             sequence.pieces.append(prompt.ids)
             sequence.end_row = row.index
     empty = [np.zeros(0, np.int64)]

@@ -27,7 +27,7 @@ from palaestra.data import (
     ToolCall,
     Trajectory,
 )
-from palaestra.data.pictures import Picture, digest_of
+from palaestra.data.trajectory import Picture, digest_of
 
 KIND, ARRAY, TUPLE = "__is__", "__array__", "__tuple__"
 KINDS: dict[str, Any] = {
@@ -91,8 +91,8 @@ def unpack(packed: Mapping[str, Any]) -> list[Trajectory]:
 def _plain(value: Any, place: Any) -> Any:
     if isinstance(value, Enum):
         return {KIND: type(value).__name__, "value": value.value}
-    if isinstance(value, NextPrompt):
-        return {KIND: "NextPrompt", **{name: _plain(item, place) for name, item in value._asdict().items()}}
+    if isinstance(value, NextPrompt | Picture):
+        return {KIND: type(value).__name__, **{name: _plain(item, place) for name, item in value._asdict().items()}}
     if dataclasses.is_dataclass(value):
         return {KIND: type(value).__name__} | {
             field.name: _plain(getattr(value, field.name), place)

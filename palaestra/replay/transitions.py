@@ -89,7 +89,7 @@ def seen_before(trajectory: Trajectory, step: Step) -> np.ndarray:
 
     Raises: InvalidData, if there is neither.
     """
-    if trajectory.pictures_of(step):
+    if any(one.pictures for one in trajectory.steps if one.agent == step.agent):
         raise InvalidData(
             where=_place(trajectory, step),
             what="the prompt shows images, and transitions keep ids alone.",

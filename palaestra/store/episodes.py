@@ -28,8 +28,7 @@ from palaestra.data import (
     ToolCall,
     Trajectory,
 )
-from palaestra.data.pictures import Picture, digest_of
-from palaestra.data.trajectory import MARKS
+from palaestra.data.trajectory import MARKS, Picture, digest_of
 from palaestra.store.folder import TRAJECTORIES, RunFolder
 from palaestra.store.lines import STEP, JsonLines
 
@@ -126,11 +125,12 @@ def _images_of(observations: Iterable[Observation]) -> dict[bytes, int]:
 
 
 def _pictures_to_json(pictures: Sequence[Picture], images: Mapping[bytes, int]) -> list[dict[str, Any]]:
-    return [
-        {"start": picture.start, "stop": picture.stop, "count": picture.count}
-        | ({"step": images[picture.digest]} if picture.digest in images else {"image": _encode(picture.image)})
-        for picture in pictures
-    ]
+    records = []
+    for picture in pictures:
+        place = images.get(digest_of(picture.image))
+        image = {"image": _encode(picture.image)} if place is None else {"step": place}
+        records.append({"start": picture.start, "stop": picture.stop, "count": picture.count, **image})
+    return records
 
 
 def _pictures_from_json(records: Sequence[Mapping[str, Any]], seen: Sequence[Observation]) -> tuple[Picture, ...]:

@@ -39,7 +39,7 @@ from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, Reci
 from palaestra.models.pictures import own_inputs
 from palaestra.policies.endpoint import EndpointSession
 from palaestra.policies.language import LanguagePolicy
-from palaestra.policies.sequences import collate
+from palaestra.policies.sequences import collate, pictures_of
 from palaestra.testing import TinyModel
 from tests.messages import told
 from tests.vision import FAMILIES, Family, some_image, vision_folder
@@ -93,7 +93,7 @@ def own_logprobs(policy: Any, trajectory: Trajectory, segment: int = 0) -> np.nd
     """Log-probabilities of a segment's response tokens, by the model's own pass over the whole segment."""
     ids = trajectory.sequence("a", segment)
     steps = [step for step in trajectory.steps if step.segment == segment]
-    pictures = trajectory.pictures_of(steps[-1])
+    pictures = pictures_of(trajectory, steps[-1])
     own = own_inputs(policy.model, policy.renderer.pictures, ids, pictures)
     with torch.no_grad():
         logits = policy.model(input_ids=torch.from_numpy(ids).long()[None], **own).logits[0]

@@ -21,6 +21,7 @@ from palaestra.chat.render import (
     head_of,
     reply_of,
     thoughts_in,
+    user,
     without_thoughts,
 )
 from palaestra.chat.template_tools import message_of, numbered
@@ -101,7 +102,10 @@ class Dialogue:
             self._held[-1] += new
         else:
             if self._reply.called and new[0]["role"] == "user":  # the environment has answered the calls
-                new = [{**new[0], "role": "tool", **self._reply.call(-1)}, *new[1:]]
+                images = [user("") | {"pictures": new[0]["pictures"]}] if "pictures" in new[0] else []
+                said = {name: value for name, value in new[0].items() if name != "pictures"}
+                result = {**said, "role": "tool", **self._reply.call(-1)}
+                new = [result, *images, *new[1:]]
             self._held.append(new)
         if self._turns is not None and len(self._held) > self._turns:
             pinned = 1 if self._keep_first and self._turns > 1 else 0
@@ -113,11 +117,14 @@ class Dialogue:
             if added is None:
                 written, added = self._trimmed(new) or (written, None)
         fresh = added is None
-        ids = self._renderer.ids(written if added is None else added)
+        ids, pictures = self._renderer.ids_with(written if added is None else added, self._images())
         self._segment += fresh
         self.length = len(ids) if fresh else self.length + len(ids)
         self._before, self._fresh = written, False
-        return Prompt(ids, self._segment, fresh)
+        return Prompt(ids, self._segment, fresh, pictures)
+
+    def _images(self) -> list[np.ndarray]:
+        return [image for turn in self._held for message in turn for image in message.get("pictures", ())]
 
     # ---- the dialogue as the template writes it -----------------------------------------------------------
     def _written(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from palaestra.chat.quoting import Quoting
 from palaestra.chat.reply_calls import calls_of
+from palaestra.chat.tags import BLIND, TagRenderer, text_of
 from palaestra.chat.template_tools import (
     Support,
     call_in_words,
@@ -25,7 +25,9 @@ from palaestra.chat.template_tools import (
     without_results,
 )
 from palaestra.data import Observation, ToolCall
-from palaestra.errors import EpisodeFailure, InvalidData
+from palaestra.data.trajectory import Picture
+from palaestra.errors import ContractError, EpisodeFailure, InvalidData
+from palaestra.models.pictures import PictureReader
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 from palaestra.tools.calls import Parsed, Unreadable, call_of
 
@@ -47,6 +49,8 @@ class Renderer(Protocol):
 
     instructed: bool  # whether a role's instruction is the environment's, unless the recipe says otherwise
     stop: tuple[int, ...]
+    pictures: PictureReader | None  # reads the images of observations; None: they are left out
+    blind: str  # why images are left out
 
     def instruction(self, text: str) -> np.ndarray: ...
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
@@ -56,35 +60,25 @@ class Renderer(Protocol):
     def calls(self, reply: str, tools: Tools) -> Parsed: ...
 
 
-def renderer_for(tokenizer: Any, *, stop: Iterable[int] = ()) -> Renderer:
+def renderer_for(
+    tokenizer: Any, *, stop: Iterable[int] = (), pictures: PictureReader | None = None, blind: str = BLIND
+) -> Renderer:
     """The renderer for a tokenizer: by tags if it has them as single ids, else by its chat template.
 
     Args:
         stop: further ids that end a reply, of the model's generation config.
+        pictures: reads the images of observations; None: the model reads none. blind: why it reads none.
 
     Raises: InvalidData, for a tokenizer with neither.
     """
     if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
-        return TagRenderer(tokenizer)
+        return TagRenderer(tokenizer, blind=blind)
     if getattr(tokenizer, "chat_template", None):
-        return ChatRenderer(tokenizer, stop=stop)
+        return ChatRenderer(tokenizer, stop=stop, pictures=pictures, blind=blind)
     raise InvalidData(
         where="policy language",
         what="the tokenizer has neither the tags <|observation|>, <|action|>, <|end|> nor a chat template.",
         remedy="Use an instruction-tuned model, or set `tokenizer.chat_template` before saving the folder.",
-    )
-
-
-def _text_of(observation: Observation) -> str:
-    if observation.text is not None:
-        return observation.text
-    if observation.messages:
-        return "\n".join(message["content"] for message in observation.messages)
-    raise EpisodeFailure(
-        boundary="environment",
-        where="contexts",
-        what="an observation has neither `text` nor `messages`, so a language policy cannot read it.",
-        remedy="Fill `Observation.text`, or use a network policy, which reads `vector`.",
     )
 
 
@@ -94,46 +88,6 @@ def end_ids(model: Any) -> tuple[int, ...]:
     return () if ends is None else tuple(ends) if isinstance(ends, list | tuple) else (int(ends),)
 
 
-class TagRenderer:
-    """Writes `instruction <|observation|> text <|action|>` … `<|end|>`, with three tags and without roles."""
-
-    instructed = False
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        vocabulary = tokenizer.get_vocab()
-        self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
-        self.stop: tuple[int, ...] = (self._end,)
-        # A tag in the text of an observation stays text, so environments cannot forge turns. This needs a copy, because
-        # each call of the tokenizer itself resets `encode_special_tokens`.
-        self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._plain.encode_special_tokens = True
-        self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
-
-    def _encode_plain(self, text: str) -> tuple[int, ...]:
-        # A leading space makes the first word the same token as in the middle of a text.
-        return tuple(self._plain.encode(" " + text.strip(), add_special_tokens=False).ids)
-
-    def instruction(self, text: str) -> np.ndarray:
-        return np.array(self._encode(text), np.int32)
-
-    def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        return np.array([self._open, *self._encode(_text_of(observation)), self._close], np.int32)
-
-    def action(self, text: str) -> np.ndarray:
-        return np.array([*self._encode(text), self._end], np.int32)
-
-    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
-        return self.action("\n".join(map(call_in_words, calls)))
-
-    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
-        kept = [int(i) for i in ids if i != self._end]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=True)).strip()
-
-    def calls(self, reply: str, tools: Tools) -> Parsed:
-        return calls_of(reply, tools)
-
-
 class ChatRenderer:
     """Writes dialogues by the model's own chat template.
 
@@ -141,20 +95,30 @@ class ChatRenderer:
     of one turn alone, in the form that the template gives to turns of the past, for contexts that put turns together.
     Special tokens come from the template alone; their strings in a message stay text.
 
+    A message may have images, under the key `pictures`. The template gets them as parts of the content, before its
+    text, and writes a placeholder for each. The model's processor says which tokens stand there (`ids_with`).
+
     Args:
         stop: further ids that end a reply, such as those of the model's generation config.
+        pictures: reads images; None: the model reads none. blind: why it reads none.
 
     Raises: InvalidData, if the template cannot write a dialogue of two turns.
     """
 
     instructed = True
 
-    def __init__(self, tokenizer: Any, *, stop: Iterable[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Any, *, stop: Iterable[int] = (), pictures: PictureReader | None = None, blind: str = BLIND
+    ) -> None:
         self._tokenizer = tokenizer
         self._next = lru_cache(maxsize=50_000)(self._next_plain)
         # Some templates of models that see images read only contents that are lists of parts.
         self._parts, written = self._form()
-        self._quoting = Quoting(tokenizer, template=written)
+        self.pictures, self.blind = pictures, blind
+        tokens = "" if pictures is None else f"{pictures.token} {pictures.mark}"
+        self._quoting = Quoting(tokenizer, template=f"{written} {tokens}")
+        if pictures is not None and not self._writes_pictures():
+            self.pictures, self.blind = None, "the chat template writes no images"
         past = self.written([*PAST, user("x")])
         after = past[past.rindex(SAID) + len(SAID) :]
         run = self._quoting.leading(after)
@@ -190,6 +154,21 @@ class ChatRenderer:
             remedy="Set `tokenizer.chat_template` to a template that writes dialogues, and save the folder anew.",
         )
 
+    def _writes_pictures(self) -> bool:
+        """Whether the template writes a placeholder for each image, in the order of the messages."""
+        turn = {**user("x"), "pictures": (None,)}
+        try:
+            written = self.written([turn, {"role": "assistant", "content": SAID}, turn])
+        except Exception:  # a template may raise anything
+            return False
+        return [part.count(self._placeholder) for part in written.split(SAID)] == [1, 1]
+
+    @cached_property
+    def _placeholder(self) -> str:
+        """What `written` writes for an image. No message can contain it."""
+        assert self.pictures is not None
+        return self._quoting.own(self.pictures.token)
+
     def _has_system(self) -> bool:
         try:
             return SAID in self.written([{"role": "system", "content": SAID}, user("x")])
@@ -222,7 +201,7 @@ class ChatRenderer:
 
     def _applied(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), **variables: Any) -> str:
         """The template's text for these messages as they are."""
-        shaped = [_in_parts(message) if self._parts else dict(message) for message in messages]
+        shaped = [_in_parts(message) if self._parts or "pictures" in message else dict(message) for message in messages]
         given = {"add_generation_prompt": True, **variables}
         return str(self._tokenizer.apply_chat_template(shaped, tools=list(tools) or None, tokenize=False, **given))
 
@@ -286,6 +265,41 @@ class ChatRenderer:
         """The ids of a text that `written` gave, or of a part of it."""
         return np.array(self._quoting.ids(text), np.int32)
 
+    def ids_with(self, text: str, images: Sequence[np.ndarray]) -> tuple[np.ndarray, tuple[Picture, ...]]:
+        """The ids of a text that `written` gave, or of its end, and what in them stands for images.
+
+        Args:
+            images: of the whole dialogue, in order. The text shows as many of the last ones as it has placeholders.
+
+        Raises: EpisodeFailure, for an image that the processor refuses.
+        """
+        reader = self.pictures
+        if reader is None or self._placeholder not in text:
+            return self.ids(text), ()
+        head, *rest = text.split(self._placeholder)
+        shown = images[len(images) - len(rest) :]
+        read = [reader.read(image) for image in shown]
+        pieces = [self._quoting.own(one.text) + after for one, after in zip(read, rest, strict=True)]
+        ids = self.ids(head + "".join(pieces))
+        places = np.flatnonzero(ids == reader.token_id)
+        ends = np.cumsum([0, *(one.count for one in read)])
+        if len(places) != ends[-1]:
+            raise ContractError(
+                where="policy language, pictures",
+                what=f"the tokenizer gives {len(places)} placeholders of images, and the processor {ends[-1]}.",
+                remedy="Set `pictures: false` of the policy, and report the model.",
+            )
+        return ids, tuple(
+            Picture(
+                image=image,
+                start=int(places[start]),
+                stop=int(places[stop - 1]) + 1,
+                count=one.count,
+                inputs=one.inputs,
+            )
+            for image, one, start, stop in zip(shown, read, ends[:-1], ends[1:], strict=True)
+        )
+
     def end_in(self, written: str) -> tuple[int, int] | None:
         """Where the first id that ends a reply stands in a text of `written`."""
         found = self._ends.search(written)
@@ -296,8 +310,19 @@ class ChatRenderer:
         return re.compile("|".join(re.escape(self._quoting.named([i])) for i in self.stop if self._quoting.knows(i)))
 
     def turn(self, observation: Observation) -> list[dict[str, Any]]:
-        """The messages of an observation."""
-        return [dict(m) for m in observation.messages or ()] or [user(_text_of(observation))]
+        """The messages of an observation, with its image if the model reads pictures."""
+        image = observation.image if self.pictures is not None else None
+        if image is None:
+            return self._in_words(observation)
+        alone = observation.text is None and not observation.messages
+        messages = [user("")] if alone else self._in_words(observation)
+        if messages[-1]["role"] != "user":  # such as the result of a tool
+            messages.append(user(""))
+        messages[-1]["pictures"] = (image,)
+        return messages
+
+    def _in_words(self, observation: Observation) -> list[dict[str, Any]]:
+        return [dict(m) for m in observation.messages or ()] or [user(text_of(observation, blind=self.blind))]
 
     def led(
         self, instruction: str | None, messages: Sequence[Mapping[str, Any]], tools: Tools = ()
@@ -364,7 +389,7 @@ class ChatRenderer:
         return last[last.rindex(SAID) + len(SAID) :].removeprefix(self._closing)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        messages = self.turn(observation)
+        messages = self._in_words(observation)
         if first and not observation.instruction:
             return self.ids(self.written(messages))
         if first:  # `instruction` has written the head of the segment
@@ -374,7 +399,7 @@ class ChatRenderer:
             return self.ids(self._opening(messages))
         if observation.messages:
             return self.ids(self._after_reply(messages))
-        return self.ids(self._next(_text_of(observation)))
+        return self.ids(self._next(text_of(observation, blind=self.blind)))
 
     def _next_plain(self, text: str) -> str:
         return self._after_reply([user(text)])
@@ -509,7 +534,10 @@ def _without_channels(said: str) -> str:
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+    """A message whose content is a list of parts, images first."""
+    images = [{"type": "image"} for _ in message.get("pictures", ())]
+    words = [{"type": "text", "text": message["content"]}] if message["content"] or not images else []
+    return {**message, "content": [*images, *words]}
 
 
 def head_of(renderer: Renderer, observation: Observation) -> np.ndarray:

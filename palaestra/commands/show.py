@@ -7,6 +7,7 @@ from typing import Any
 
 from palaestra.commands.runs import resolve
 from palaestra.data import Play, Step, ToolCall, derive
+from palaestra.data.trajectory import Picture
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.tools.tool import example_of
 from palaestra.training.setup import build_setup
@@ -45,19 +46,41 @@ def shown(name: str, step: Step, setup: Any) -> list[str]:
         return [*lines, f"it reads no tokens; the observation is: {step.observation.text or step.observation.vector!r}"]
     tokenizer = role.policy.tokenizer
     ids = [int(i) for i in step.prompt]
+    pieces = _pieces(ids, step.pictures)
     ends = ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in role.policy.renderer.stop)
-    rows = [" ".join(map(str, ids[i : i + IDS_PER_LINE])) for i in range(0, len(ids), IDS_PER_LINE)]
     return [
         *lines,
         f"--- prompt, {len(ids)} tokens",
-        tokenizer.decode(ids, skip_special_tokens=False),
+        "".join(
+            _said(piece) if isinstance(piece, Picture) else tokenizer.decode(piece, skip_special_tokens=False)
+            for piece in pieces
+        ),
         "--- ids",
-        *rows,
+        *(row for piece in pieces for row in ([_said(piece)] if isinstance(piece, Picture) else _rows(piece))),
         "--- reply",
         f"reader: {_first_line(role.reader)}",
         f"ends at: {ends}",
         *_tools(role, step),
     ]
+
+
+def _pieces(ids: list[int], pictures: Sequence[Picture]) -> list[list[int] | Picture]:
+    """A prompt, cut where pictures begin and end."""
+    pieces: list[list[int] | Picture] = []
+    begin = 0
+    for picture in pictures:
+        pieces += [ids[begin : picture.start], picture]
+        begin = picture.stop
+    return [*pieces, ids[begin:]]
+
+
+def _said(picture: Picture) -> str:
+    height, width, _ = picture.image.shape
+    return f"[an image of {width} × {height} pixels, {picture.stop - picture.start} tokens]"
+
+
+def _rows(ids: Sequence[int]) -> list[str]:
+    return [" ".join(map(str, ids[i : i + IDS_PER_LINE])) for i in range(0, len(ids), IDS_PER_LINE)]
 
 
 def _tools(role: Any, step: Step) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.errors import ContractError
+
 
 class FinishReason(str, Enum):
     """Why one generation ended."""
@@ -28,7 +30,7 @@ class Observation:
         messages: the observation as chat messages (`role`, `content`), instead of `text` or with it. Policies with a
             chat template read them in place of `text`. Messages of the role `tool` answer the calls of the last reply.
         vector: float32 array, for network policies.
-        image: uint8 array (height, width, channels).
+        image: uint8 array (height, width, channels), for network policies and for language models that read pictures.
         legal: the legal actions, if they are known: texts, or indices for discrete spaces.
         state_key: equal if, and only if, the agent's situation is the same.
         instruction: the task's instruction; contexts put it at the start of each segment.
@@ -44,6 +46,15 @@ class Observation:
     state_key: str | None = None
     instruction: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        found = np.asarray(self.image)
+        if self.image is not None and (found.dtype != np.uint8 or found.ndim != 3):
+            raise ContractError(
+                where="Observation.image",
+                what=f"an image is a uint8 array (height, width, channels), and this is {found.dtype} {found.shape}.",
+                remedy="Convert it: `np.asarray(image, np.uint8)`, with `[:, :, None]` for one channel.",
+            )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from torch.nn import Module
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.interaction import Action, Observation
 from palaestra.data.table import Row
-from palaestra.data.trajectory import NextPrompt, Trajectory
+from palaestra.data.trajectory import NextPrompt, Picture, Trajectory
 from palaestra.errors import ContractError
 from palaestra.former import former_names
 
@@ -68,6 +68,7 @@ class Request:
         policy: name of the policy that generates.
         session: key of the session; the engine stores its keys and values until `close`.
         prompt: int32 (m,), ids that are new since the session's last response.
+        pictures: what stands for images in `prompt`, with `inputs`; an engine that cannot read them raises.
         seed: decides all sampling of this generation, whatever else is in the batch.
         max_tokens: the most response tokens.
         temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off.
@@ -80,6 +81,7 @@ class Request:
     session: Hashable
     prompt: np.ndarray
     seed: int
+    pictures: tuple[Picture, ...] = ()
     max_tokens: int = 32
     temperature: float = 1.0
     top_k: int = 0
@@ -96,12 +98,13 @@ class Response:
     Attributes:
         action: the action. An engine gives tokens, log-probabilities and the finish reason; a session adds the text.
         prompt: int32 (m,), ids that are new since the segment's previous step. segment: number of the segment that
-            they belong to. An engine leaves both out.
+            they belong to. pictures: what stands for images in `prompt`. An engine leaves these out.
         version: of the weights that drew the first token.
     """
 
     action: Action
     prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    pictures: tuple[Picture, ...] = ()
     segment: int = 0
     version: int = 0
 
@@ -203,11 +206,13 @@ class Engine(Protocol):
 
 # ---- contexts ---------------------------------------------------------------------------------------------
 class Prompt(NamedTuple):
-    """Ids to append to a segment. `fresh`: the segment starts here, so that `ids` are all its ids."""
+    """Ids to append to a segment. `fresh`: the segment starts here, so that `ids` are all its ids. `pictures`: what
+    stands for images in `ids`, with `inputs`."""
 
     ids: np.ndarray
     segment: int
     fresh: bool
+    pictures: tuple[Picture, ...] = ()
 
 
 class Conversation(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -76,6 +77,34 @@ class Marks:
 MARKS = tuple(mark.name for mark in fields(Marks))
 
 
+class Picture(NamedTuple):
+    """An image, and where it stands among the ids of a prompt or a sequence.
+
+    Attributes:
+        image: uint8 (height, width, channels), as the environment gave it.
+        start: the place of the first id that stands for the image; stop: the place after the last one. Ids of other
+            tokens may stand between them, such as marks of rows.
+        count: how many of these ids stand for the image.
+        inputs: what the model reads in their place, as its processor makes it of the image. Requests to an engine and
+            training batches have it; steps leave it out.
+    """
+
+    image: np.ndarray
+    start: int
+    stop: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
+    inputs: Mapping[str, Any] | None = None
+
+    def moved(self, by: int) -> Picture:
+        """The same picture, so many ids later."""
+        return self._replace(start=self.start + by, stop=self.stop + by)
+
+
+def digest_of(image: np.ndarray) -> bytes:
+    """A hash of an image: equal images have equal ones."""
+    return hashlib.blake2b(f"{image.shape}".encode() + image.tobytes(), digest_size=16).digest()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Step:
     """One act of one agent.
@@ -88,6 +117,7 @@ class Step:
         reward: the agent's rewards from this act until its next one.
         policy: name of the policy that acted; version: of its weights.
         prompt: int32 (m,), only the prompt ids that are new since this segment's previous step.
+        pictures: what stands for images in `prompt`, in order.
         segment: number of the token sequence that the step belongs to; a context that cannot append starts a new one.
         invocation: number of the call of a sub-agent; parent: turn of the step that called it.
         terminated, truncated: set on an agent's last step.
@@ -103,6 +133,7 @@ class Step:
     policy: str = ""
     version: int = 0
     prompt: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    pictures: tuple[Picture, ...] = ()
     segment: int = 0
     invocation: int = 0
     parent: int | None = None
@@ -125,10 +156,11 @@ def noted(step: Step, **numbers: Any) -> Step:
 
 
 class NextPrompt(NamedTuple):
-    """New prompt ids (int32) that an observation after the last step would have had, and their segment."""
+    """New prompt ids (int32) that an observation after the last step would have had, their segment and pictures."""
 
     ids: np.ndarray
     segment: int = 0
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -46,12 +46,26 @@ def round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
+class Inserted(NamedTuple):
+    """What a session reads in place of the embeddings of some ids.
+
+    Attributes:
+        places: int64 (n,), positions in the session, rising. states: (n, width).
+        positions: int64 (3, length), time, height and width of all ids of the session; None: their places alone.
+    """
+
+    places: np.ndarray
+    states: Tensor | None
+    positions: np.ndarray | None
+
+
 class Row(NamedTuple):
     """New tokens of one session: `ids` go to positions `start`, `start` + 1, … of its `blocks`."""
 
     blocks: Sequence[int]
     start: int
     ids: Sequence[int]
+    inserted: Inserted | None = None
 
     @property
     def end(self) -> int:
@@ -66,7 +80,7 @@ class Row(NamedTuple):
         while start < stop:
             end = min((start // BLOCK + 1) * BLOCK, stop)
             ids = self.ids[start - self.start : end - self.start]
-            pieces.append(Row(self.blocks[: (end - 1) // BLOCK + 1], start, ids))
+            pieces.append(Row(self.blocks[: (end - 1) // BLOCK + 1], start, ids, self.inserted))
             start = end
         return pieces
 
@@ -207,6 +221,9 @@ class Batch:
     Attributes:
         ids, positions: int64 (tokens,), padded to a multiple of 16 with zeros; `real` of them are true tokens.
         last: int64 (rows,), index of each row's last token.
+        inserted: indices (n,) of tokens, and the states (n, width) that stand in place of their embeddings; None:
+            there are none.
+        axes: int64 (3, tokens), time, height and width of each token; None: `positions` for all three.
         plan: of the decoding pieces; None, if there are none.
     """
 
@@ -229,6 +246,8 @@ class Batch:
         self.ids = torch.tensor([i for piece in packed for i in piece.ids] + padding, device=device)
         self.positions = torch.tensor(positions + padding, device=device)
         self.last = torch.tensor(last, device=device)
+        self.inserted = _inserted(packed, device)
+        self.axes = _axes(packed, self.positions)
         self._writes = list(_writes(blocks, positions, store))
         decoding = [piece for piece in packed if len(piece.ids) == 1]
         shape = store.shape
@@ -373,6 +392,32 @@ class Batch:
                 visible &= there > here - window
             self._masks[name] = _additive(visible, dtype)
         return self._masks[name]
+
+
+def _inserted(packed: Sequence[Row], device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Indices of tokens in the packed row, and what stands in place of their embeddings."""
+    begin, indices, states = 0, [], []
+    for piece in packed:
+        if piece.inserted is not None and piece.inserted.states is not None:
+            low, high = np.searchsorted(piece.inserted.places, [piece.start, piece.end])
+            indices.append(piece.inserted.places[low:high] - piece.start + begin)
+            states.append(piece.inserted.states[low:high])
+        begin += len(piece.ids)
+    if not any(map(len, indices)):
+        return None
+    return torch.from_numpy(np.concatenate(indices)).to(device), torch.cat(states)
+
+
+def _axes(packed: Sequence[Row], positions: Tensor) -> Tensor | None:
+    """Time, height and width of each token, if a session counts them apart."""
+    begin, axes = 0, None
+    for piece in packed:
+        if piece.inserted is not None and piece.inserted.positions is not None:
+            axes = positions.expand(3, -1).clone() if axes is None else axes
+            own = torch.from_numpy(piece.inserted.positions[:, piece.start : piece.end])
+            axes[:, begin : begin + len(piece.ids)] = own.to(axes.device)
+        begin += len(piece.ids)
+    return axes
 
 
 def _writes(blocks: Sequence[int], positions: Sequence[int], store: BlockStore) -> Iterator[_Write]:

@@ -20,6 +20,8 @@ from palaestra.engines.blocks import BLOCK, BlockStore, Shape
 from palaestra.engines.session import Statistics
 from palaestra.errors import ContractError
 from palaestra.models.adapters import Addition, low_rank
+from palaestra.models.own_head import language_part
+from palaestra.models.pictures import embed
 from palaestra.models.sizes import cache_shape
 
 # (batch) → logits (rows, vocabulary) after each row's last token, in packing order
@@ -68,10 +70,14 @@ class TransformersForward:
         self._gives_all = "logits_to_keep" not in inspect.signature(model.forward).parameters
 
     def __call__(self, batch: Batch) -> Tensor:
+        given = {"input_ids": batch.ids[None]}
+        if batch.inserted is not None:
+            index, states = batch.inserted
+            given = {"inputs_embeds": embed(self.model, batch.ids, (index,), states)[None]}
         with _our_attention(self.model, batch.attend):
             result = self.model(
-                input_ids=batch.ids[None],
-                position_ids=batch.positions[None],
+                **given,
+                position_ids=batch.positions[None] if batch.axes is None else batch.axes[:, None],
                 use_cache=False,
                 logits_to_keep=_padded_last(batch),
             )
@@ -83,9 +89,10 @@ class TransformersForward:
 @contextmanager
 def _our_attention(model: PreTrainedModel, attend: Attend) -> Iterator[None]:
     """A context in which the model uses the engine's attention. It is restored afterwards, for training."""
-    usual, training = model.config._attn_implementation, model.training
+    config: Any = language_part(model).config  # that of the vision tower does not change
+    usual, training = config._attn_implementation, model.training
     token = _attend.set(attend)
-    model.config._attn_implementation = ATTENTION
+    config._attn_implementation = ATTENTION
     if training:
         model.eval()
     try:
@@ -93,7 +100,7 @@ def _our_attention(model: PreTrainedModel, attend: Attend) -> Iterator[None]:
     finally:
         if training:
             model.train()
-        model.config._attn_implementation = usual
+        config._attn_implementation = usual
         _attend.reset(token)
 
 
@@ -133,7 +140,7 @@ def _verify(model: PreTrainedModel, forward: Forward, length: int) -> None:
     if chooses_keys(model):
         raise _refused(model, "its layers choose the keys that they read by an index, which the engine does not store")
     try:
-        asked = asked_by(model, model.config, length=length)
+        asked = asked_by(model, language_part(model).config, length=length)
     except FAILURES as error:
         raise _refused(model, f"its forward pass failed: {error}") from error
     if asked.obstacle():

@@ -276,6 +276,12 @@ def _check(request: Request, session: SessionState, server: PolicyServer) -> Non
             f"and the vocabulary has {server.vocabulary}.",
             remedy="Tokenize with the tokenizer that belongs to this model.",
         )
+    if request.pictures and not server.reads_pictures:
+        raise ContractError(
+            where=where,
+            what="the request has pictures, and the model reads none.",
+            remedy="Use a vision–language model.",
+        )
     if request.temperature < 0 or not 0 < request.top_p <= 1 or request.top_k < 0:
         raise EpisodeFailure(
             boundary="engine",

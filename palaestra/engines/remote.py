@@ -148,8 +148,14 @@ class RemoteEngine(Engine):
         """Sample a response. The session keeps the prompt and the response.
 
         Raises: as the in-process engine; EpisodeFailure also if the process does not answer for `patience` seconds, or
-            if a response takes longer than `response_seconds`.
+            if a response takes longer than `response_seconds`; PalaestraError, for a request with pictures.
         """
+        if request.pictures:
+            raise PalaestraError(
+                where="engine: remote",
+                what="the prompt shows an image, and the messages to the engine's process carry token ids alone.",
+                remedy="Use `engine: in_process`, or set `policies.….policy.language.pictures: false`.",
+            )
         served = self._known(request.policy)
         states = self._sessions.setdefault(request.session, {})
         session = states.setdefault(request.policy, _Session(changes=served.changes))

@@ -12,9 +12,11 @@ from transformers import PreTrainedModel
 from palaestra.engines.attention import Batch, DecodePlan, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Prompt, chain_of, key_of
 from palaestra.engines.forward import forward_of, shape_of
+from palaestra.engines.pictures import Pictures
 from palaestra.engines.sampling import sample, token_temperatures, uniform
 from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import EpisodeFailure
+from palaestra.models.pictures import reads_pictures
 
 Answers = tuple[Sequence[SessionState], Tensor]  # logits (sessions, vocabulary) after each session's last id
 
@@ -50,6 +52,7 @@ class PolicyServer:
         self.name, self.version, self.statistics, self.chunk_tokens = name, version, statistics, chunk_tokens
         self.share = share
         self.length = length_of(model, max_length)
+        self.reads_pictures = reads_pictures(model)
         self.vocabulary: int = model.config.get_text_config().vocab_size
         self.max_sessions = max_sessions
         self._clock = 0
@@ -57,6 +60,7 @@ class PolicyServer:
         self._placed: dict[SessionState, None] = {}
         weight = next(model.parameters())
         self._forward = forward_of(model, length=self.length)
+        self._pictures = Pictures(model)
         self.store = BlockStore(
             shape=shape_of(model), limit=memory, device=weight.device, dtype=weight.dtype, statistics=statistics
         )
@@ -73,6 +77,7 @@ class PolicyServer:
             session.blocks, session.cached, session.whole = [], 0, 0
         self._placed.clear()
         self._plan = None
+        self._pictures.forget()
         self.store.clear()
 
     def release(self, session: SessionState) -> None:
@@ -87,7 +92,7 @@ class PolicyServer:
 
         If both sessions read the same ids next, such as the answer of a tool, these are computed only once.
         """
-        copied = SessionState(ids=list(session.ids), forked=True)
+        copied = SessionState(ids=list(session.ids), pictures=session.pictures, forked=True)
         session.forked = True
         if session.cached and self._place(copied):
             self._adopt(copied, session.blocks, session.cached, session.whole)
@@ -196,7 +201,8 @@ class PolicyServer:
             if not self._may_share(session):
                 leaders.append(session)
                 continue
-            key = key_of(session.ids)
+            contents = session.contents
+            key = key_of(contents)
             prompt = self.store.find(key)
             if prompt is not None:
                 self.statistics.shared_tokens += prompt.length - session.cached
@@ -205,7 +211,7 @@ class PolicyServer:
                 answers.append(([session], prompt.logits[None]))
                 continue
             # The last id is always computed: its logits are needed.
-            chain = chain_of(session.ids[:-1])
+            chain = chain_of(contents[:-1])
             if session.cached == BLOCK * session.whole:
                 known = self.store.leading(chain)
                 if len(known) > session.whole:
@@ -244,7 +250,9 @@ class PolicyServer:
             end = (session.cached // BLOCK + max(1, self.chunk_tokens // BLOCK)) * BLOCK
             if end >= len(session.ids):
                 return
-            self._forward_rows([Row(session.blocks[: end // BLOCK], session.cached, session.ids[session.cached : end])])
+            new = session.ids[session.cached : end]
+            inserted = self._pictures.inserted(session)
+            self._forward_rows([Row(session.blocks[: end // BLOCK], session.cached, new, inserted)])
             self.statistics.prefill_tokens += end - session.cached
             self.statistics.recomputed_tokens += max(0, min(session.seen, end) - session.cached)
             if self.share and session.cached == BLOCK * session.whole:
@@ -253,13 +261,16 @@ class PolicyServer:
 
     def _note_blocks(self, session: SessionState, stop: int) -> int:
         """Let others share the blocks up to `stop`, which were computed in whole pieces. Returns `stop`."""
-        chain = chain_of(session.ids[: stop * BLOCK])
+        chain = chain_of(session.contents[: stop * BLOCK])
         for place in range(session.whole, stop):
             self.store.note(session.blocks[place], chain[place])
         return stop
 
     def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answers]:
-        rows = [Row(session.blocks, session.cached, session.ids[session.cached :]) for session in sessions]
+        rows = [
+            Row(session.blocks, session.cached, session.ids[session.cached :], self._pictures.inserted(session))
+            for session in sessions
+        ]
         logits = self._forward_rows(rows)
         for session, row in zip(sessions, logits, strict=True):
             self._note(session, row)
@@ -288,7 +299,7 @@ class PolicyServer:
         if share:
             # A view, instead of a clone, would keep the logits of the whole batch in memory.
             prompt = Prompt(tuple(session.blocks), session.whole, len(session.ids), logits.clone())
-            self.store.remember(key_of(session.ids), prompt)
+            self.store.remember(key_of(session.contents), prompt)
         session.cached, session.forked = len(session.ids), False
         session.seen = max(session.seen, session.cached)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from palaestra.data.interaction import Action, FinishReason
 from palaestra.data.protocols import Request, Response
+from palaestra.data.trajectory import Picture, digest_of
 from palaestra.errors import ContractError, PalaestraError
 
 
@@ -76,7 +77,8 @@ class SessionState:
     """One conversation with one policy, and its request in progress.
 
     Attributes:
-        ids: prompts and responses so far.
+        ids: prompts and responses so far. pictures: what stands for images in them. axes: int64 (3, length), time,
+            height and width of the ids up to the end of the last picture; None: not computed.
         cached: how many leading ids have keys and values in `blocks`.
         whole: how many leading blocks were computed in pieces of 64 ids, as any session with these ids computes them.
         seen: the most ids that were ever computed; what is computed again is counted.
@@ -88,6 +90,8 @@ class SessionState:
     """
 
     ids: list[int] = field(default_factory=list)
+    pictures: tuple[Picture, ...] = ()
+    axes: np.ndarray | None = None
     cached: int = 0
     blocks: list[int] = field(default_factory=list)
     whole: int = 0
@@ -109,6 +113,20 @@ class SessionState:
         return self.request
 
     @property
+    def contents(self) -> Sequence[int]:
+        """The ids, with numbers that belong to an image in place of those that stand for it.
+
+        Two sessions whose contents begin alike compute the same keys and values.
+        """
+        if not self.pictures:
+            return self.ids
+        contents = list(self.ids)
+        for picture in self.pictures:
+            image = -1 - (int.from_bytes(digest_of(picture.image)[:8]) >> 1)  # no id is negative
+            contents[picture.start : picture.stop] = [image - i for i in range(picture.stop - picture.start)]
+        return contents
+
+    @property
     def done(self) -> bool:
         """Whether nobody waits for a response any more."""
         return self.future is None or self.future.done()
@@ -117,6 +135,9 @@ class SessionState:
         """Read the prompt of a new request."""
         self.request, self.future, self.start = request, future, len(self.ids)
         self.tokens, self.logprobs, self.entropy, self.versions = [], [], [], []
+        if request.pictures:
+            shown = (picture.moved(self.start) for picture in request.pictures)
+            self.pictures, self.axes = (*self.pictures, *shown), None
         self.ids.extend(request.prompt.tolist())
 
     def accept(self, token: int, logprob: float, entropy: float | None, *, version: int, length: int) -> None:
@@ -156,6 +177,8 @@ class SessionState:
         """Restore the state before the request."""
         self.request = None
         del self.ids[self.start :]
+        if self.pictures and self.pictures[-1].start >= self.start:
+            self.pictures, self.axes = tuple(one for one in self.pictures if one.start < self.start), None
         self.cached = min(self.cached, self.start)
         self.whole = min(self.whole, self.cached // 64)
         self.seen = min(self.seen, self.start)

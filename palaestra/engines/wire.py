@@ -30,12 +30,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from palaestra.data.interaction import Action, FinishReason
 from palaestra.data.protocols import Request, Response
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName
 from palaestra.models.adapters import Addition, adapt, low_rank, named_tensors, sharing
+from palaestra.models.causal_lm import kind_of
 
 OK, REFUSED, UNAUTHORIZED, OTHER_PROCESS = 200, 400, 401, 409
 LARGEST_HEAD, LARGEST_BODY = 2**14, 2**26  # bytes
@@ -70,7 +71,7 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[list[str], dict[st
 
 def request_json(request: Request, session: str, policy: str) -> dict[str, Any]:
     """A request as JSON values, with the names that its session and policy have in the process."""
-    said = {field.name: getattr(request, field.name) for field in fields(request)}
+    said = {field.name: getattr(request, field.name) for field in fields(request) if field.name != "pictures"}
     rule = _rule_json(request.entropy_temperature)
     return {
         **said,
@@ -177,7 +178,7 @@ def empty_model(config: Mapping[str, Any]) -> Any:
     """A model with this configuration and random weights."""
     options = {name: value for name, value in config.items() if name not in ("model_type", "dtype")}
     made = AutoConfig.for_model(config["model_type"], **options)
-    return AutoModelForCausalLM.from_config(made, dtype=getattr(torch, config["dtype"])).eval().requires_grad_(False)
+    return kind_of(made).from_config(made, dtype=getattr(torch, config["dtype"])).eval().requires_grad_(False)
 
 
 def with_additions(base: Any, additions: Mapping[str, float], path: Path) -> Any:

@@ -46,10 +46,12 @@ def _tick(value: float) -> str:
 
 def _seen(seen: Observation) -> str:
     """An observation as text."""
+    image = [] if seen.image is None else [f"(an image of {seen.image.shape[1]} × {seen.image.shape[0]} pixels)"]
     if seen.text is not None:
-        return seen.text
+        return "\n".join([seen.text, *image])
     if seen.messages is not None:
-        return "\n".join(f"{message.get('role', '')}: {message.get('content', '')}" for message in seen.messages)
+        said = [f"{message.get('role', '')}: {message.get('content', '')}" for message in seen.messages]
+        return "\n".join([*said, *image])
     if seen.vector is not None:
         return "[" + ", ".join(f"{value:.3g}" for value in seen.vector[:32]) + "]"
-    return "(an image)" if seen.image is not None else "(nothing to see)"
+    return "".join(image) or "(nothing to see)"

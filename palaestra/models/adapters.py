@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest
+from palaestra.models.own_head import language_part
 
 FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, beside the model that it is merged into
 
@@ -51,7 +52,8 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[
         model: a model of transformers; it does not change.
         rank: of the additions.
         alpha: the additions are multiplied by alpha / rank.
-        targets: names, or ends of names, of linear layers; None: all but the output layer.
+        targets: names, or ends of names, of linear layers; None: all but the output layer. Of a vision–language model,
+            None leaves out the layers that read images.
         seed: for the initial A; the global random state does not change.
 
     Raises: RecipeError, if no linear layer has such a name; MissingExtra, without peft.
@@ -70,12 +72,20 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[
         r=rank,
         lora_alpha=alpha,
         target_modules="all-linear" if targets is None else list(targets),
+        exclude_modules=_outside_language(model) if targets is None else None,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         with _quiet():
             return package().get_peft_model(sharing(model), config).eval()
+
+
+def _outside_language(model: nn.Module) -> list[str] | None:
+    """The linear layers of a vision–language model that read images; None for other models."""
+    inside = {id(part) for part in language_part(model).modules()}
+    inside.add(id(model.get_output_embeddings()))  # type: ignore[operator]
+    return [n for n, part in model.named_modules() if isinstance(part, nn.Linear) and id(part) not in inside] or None
 
 
 def load_adapter(model: nn.Module, folder: str) -> Any:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from palaestra.errors import CheckpointError, InvalidData
 from palaestra.models.pretrained import located
@@ -60,8 +69,14 @@ def make_causal_lm(
         return LlamaForCausalLM(config).float().eval()
 
 
+def kind_of(config: Any) -> Any:
+    """The class of transformers that makes a model of this configuration: with its vision tower, if it has one."""
+    reads_images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
+
+
 def load_causal_lm(model: str | Path, *, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
-    """Load a causal language model that is on this machine. Nothing is downloaded.
+    """Load a causal language model, or a vision–language model, that is on this machine. Nothing is downloaded.
 
     Args:
         model: a Hugging Face folder, or a name or id as in `palaestra.models.pretrained.located`.
@@ -71,9 +86,8 @@ def load_causal_lm(model: str | Path, *, dtype: torch.dtype | None = torch.float
     """
     place = located(model)
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            place, local_files_only=True, dtype="auto" if dtype is None else dtype
-        )
+        kind = kind_of(AutoConfig.from_pretrained(place, local_files_only=True))
+        loaded = kind.from_pretrained(place, local_files_only=True, dtype="auto" if dtype is None else dtype)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
         first = str(error).strip().partition("\n")[0]
         raise CheckpointError(

@@ -48,6 +48,11 @@ def base_of(model: Any) -> nn.Module:
     return base  # type: ignore[no-any-return]
 
 
+def language_part(model: Any) -> nn.Module:
+    """The part that reads embeddings: without the output layer and, of a vision–language model, without its tower."""
+    return model.get_decoder()  # type: ignore[no-any-return]
+
+
 def own_logits(model: Any, hidden: Tensor) -> Tensor:
     """The logits (tokens, vocabulary) that the model's own `forward` gives for last hidden states (tokens, width).
 

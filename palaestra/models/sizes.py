@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.pytorch_utils import Conv1D
 
+from palaestra.models.causal_lm import kind_of
 from palaestra.models.pretrained import located
 
 PROBE = 127  # tokens of the sequence that is counted, a number that no width has
@@ -106,7 +107,7 @@ def size_of(model: str) -> ModelSize | None:
     try:
         config = AutoConfig.from_pretrained(place, local_files_only=True)
         with torch.device("meta"):
-            empty: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            empty: Any = kind_of(config).from_config(config, dtype=torch.float32)
     except Exception:  # an architecture may fail by any exception
         return None
     output = empty.get_output_embeddings()

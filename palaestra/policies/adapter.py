@@ -36,6 +36,7 @@ from palaestra.policies.language_trainer import (
     AdapterModule,
     LanguageModule,
     LanguageTrainer,
+    refuse_spread_pictures,
     save_language,
 )
 from palaestra.registry import Positive, PositiveInt, Section, register
@@ -127,7 +128,8 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
             adapter = load_adapter(base.model, model)
         value = None
         if value_head:
-            value = ValueHead(base.model.config.hidden_size, widths=value_layers, seed=seed).to(setup.device)
+            width = base.model.config.get_text_config().hidden_size
+            value = ValueHead(width, widths=value_layers, seed=seed).to(setup.device)
             if model is not None and (Path(model) / VALUE_HEAD).exists():
                 value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
         self.base, self.value_layers, self.trainable = of, value_layers, True
@@ -201,6 +203,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
 
     def train_through(self, network: LanguageModule) -> None:
         """Train with this copy of the base, whose weights are sharded over processes. The adapter is not sharded."""
+        refuse_spread_pictures(self.name, self.renderer)
         self.network = network
 
     def trained_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -214,7 +217,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
         """Write the merged model as a Hugging Face folder, and the adapter alone in its folder `adapter`, for peft."""
-        save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value)
+        save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value, self.renderer.pictures)
         self.adapter.save_pretrained(Path(folder) / FOLDER, save_embedding_layers=False)
         open_weights(Path(folder) / FOLDER)
 

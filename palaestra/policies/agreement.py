@@ -6,13 +6,17 @@ A model whose engine and trainer differ would learn from wrong importance ratios
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from palaestra.chat import FullHistory
+from palaestra.data import Observation
 from palaestra.data.protocols import Request
+from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError
+from palaestra.models.pictures import own_inputs
 from palaestra.policies.language_trainer import LanguageTrainer
 from palaestra.policies.sequences import LanguageSamples
 
@@ -22,27 +26,47 @@ BOUNDS = {torch.float64: 1e-4, torch.float32: 1e-4}  # largest differences of lo
 LOW_BOUND = 0.25  # largest mean difference with weights of low precision, whose unlikely tokens differ by more
 
 
+class _Prompt(NamedTuple):
+    ids: np.ndarray
+    pictures: tuple[Picture, ...] = ()
+
+
 def refuse_disagreement(policy: LanguageTrainer) -> None:
     """Compare the log-probabilities of a few sampled tokens.
 
     The engine samples responses to three prompts at once. The trainer evaluates them in one batch. transformers reads
-    each sequence alone.
+    each sequence alone. A policy that reads pictures is also asked about two images.
 
     Raises: ContractError with the largest differences, or the mean ones for weights of low precision, if one of them
         is too large.
     """
     size = policy.network.model.config.get_text_config().vocab_size
-    prompts = [np.array([i % size for i in prompt], np.int32) for prompt in PROMPTS]
-    room = min(RESPONSE, policy.limit - max(map(len, prompts)))
+    _compare(policy, [_Prompt(np.array([i % size for i in prompt], np.int32)) for prompt in PROMPTS])
+    if policy.renderer.pictures is not None:
+        _compare(policy, [_pictured(policy, number) for number in range(2)])
+
+
+def _pictured(policy: LanguageTrainer, number: int) -> _Prompt:
+    """A prompt that asks about an image. Different numbers give different images with equal ids."""
+    draw = np.random.default_rng(number)
+    image = draw.integers(0, 256, (4, 4, 3), np.uint8).repeat(16, 0).repeat(16, 1)
+    prompt = FullHistory().start(policy.renderer).observe(Observation(text=str(number), image=image))
+    return _Prompt(prompt.ids, prompt.pictures)
+
+
+def _compare(policy: LanguageTrainer, prompts: list[_Prompt]) -> None:
+    room = min(RESPONSE, policy.limit - max(len(prompt.ids) for prompt in prompts))
     if room < 1:
         return
     sampled = asyncio.run(_sampled(policy, prompts, room))
-    ids = [np.concatenate([prompt, action.tokens]) for prompt, action in zip(prompts, sampled, strict=True)]
-    places = [np.arange(len(prompt), len(one)) for prompt, one in zip(prompts, ids, strict=True)]
+    ids = [np.concatenate([prompt.ids, action.tokens]) for prompt, action in zip(prompts, sampled, strict=True)]
+    places = [np.arange(len(prompt.ids), len(one)) for prompt, one in zip(prompts, ids, strict=True)]
+    pictures = [prompt.pictures for prompt in prompts]
     engine = torch.from_numpy(np.concatenate([action.logprobs for action in sampled])).float()
     with torch.no_grad():
-        trainer = policy.forward(_samples(policy, ids, places), range(len(ids)), ("logprob",))["logprob"].float().cpu()
-        plain = torch.cat([_plain(policy.model, one, at) for one, at in zip(ids, places, strict=True)])
+        samples = _samples(policy, ids, places, pictures)
+        trainer = policy.forward(samples, range(len(ids)), ("logprob",))["logprob"].float().cpu()
+        plain = torch.cat([_plain(policy, *one) for one in zip(ids, places, pictures, strict=True)])
     dtype = next(policy.network.model.parameters()).dtype
     exact = dtype in BOUNDS
     bound = BOUNDS.get(dtype, LOW_BOUND)
@@ -52,20 +76,30 @@ def refuse_disagreement(policy: LanguageTrainer) -> None:
     if any(not difference <= bound for difference in found.values()):
         shown = ", ".join(f"{names} by {difference:.2g}" for names, difference in found.items())
         mean = "" if exact else " on average"
+        after = " after an image" if any(pictures) else ""
         raise ContractError(
             where=f"policy {policy.name}, {type(policy.network.model).__name__}",
-            what=f"log-probabilities of the same tokens differ: {shown} nats{mean}. With {dtype} at most {bound:g} "
-            "is right.",
-            remedy="Use a model of another architecture, or report this one.",
+            what=f"log-probabilities of the same tokens{after} differ: {shown} nats{mean}. With {dtype} at most "
+            f"{bound:g} is right.",
+            remedy="Set `pictures: false` of the policy, use a model of another architecture, or report this one."
+            if any(pictures)
+            else "Use a model of another architecture, or report this one.",
         )
 
 
-async def _sampled(policy: Any, prompts: list[np.ndarray], room: int) -> list[Any]:
+async def _sampled(policy: Any, prompts: list[_Prompt], room: int) -> list[Any]:
     engine = policy.connected()
 
-    async def one(number: int, prompt: np.ndarray) -> Any:
+    async def one(number: int, prompt: _Prompt) -> Any:
         session = ("agreement", number)
-        request = Request(policy=policy.name, session=session, prompt=prompt, seed=number, max_tokens=room)
+        request = Request(
+            policy=policy.name,
+            session=session,
+            prompt=prompt.ids,
+            pictures=prompt.pictures,
+            seed=number,
+            max_tokens=room,
+        )
         try:
             return (await engine.generate(request)).action
         finally:
@@ -74,7 +108,12 @@ async def _sampled(policy: Any, prompts: list[np.ndarray], room: int) -> list[An
     return list(await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts))))
 
 
-def _samples(policy: LanguageTrainer, ids: list[np.ndarray], places: list[np.ndarray]) -> LanguageSamples:
+def _samples(
+    policy: LanguageTrainer,
+    ids: list[np.ndarray],
+    places: list[np.ndarray],
+    pictures: list[tuple[Picture, ...]],
+) -> LanguageSamples:
     lengths = [len(one) for one in places]
     nothing = np.full(len(ids), -1, np.int64)
     return LanguageSamples(
@@ -86,12 +125,16 @@ def _samples(policy: LanguageTrainer, ids: list[np.ndarray], places: list[np.nda
         ends=nothing,
         temperature=1.0,
         token_cost=policy.token_cost,
+        pictures=pictures,
+        reader=policy.renderer.pictures,
     )
 
 
-def _plain(model: Any, ids: np.ndarray, places: np.ndarray) -> torch.Tensor:
+def _plain(policy: Any, ids: np.ndarray, places: np.ndarray, pictures: tuple[Picture, ...]) -> torch.Tensor:
     """Log-probabilities of the tokens at these places, by the model's own forward pass over one sequence."""
+    model = policy.model
     tokens = torch.from_numpy(ids).long().to(model.device)
     at = torch.from_numpy(places).to(model.device)
-    logits = model(input_ids=tokens[None], use_cache=False).logits[0, at - 1].float()
+    own = own_inputs(model, policy.renderer.pictures, ids, pictures)
+    logits = model(input_ids=tokens[None], **own, use_cache=False).logits[0, at - 1].float()
     return torch.log_softmax(logits, -1).gather(1, tokens[at][:, None])[:, 0].cpu()

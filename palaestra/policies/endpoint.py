@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+import base64
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from threading import Lock
 from typing import Annotated, Any
 
+import numpy as np
 import pydantic
 
 from palaestra.chat import FullHistory, LatestOnly
@@ -17,9 +20,10 @@ from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.endpoints import endpoint_from
 from palaestra.errors import RecipeError
+from palaestra.models.pictures import opened
 from palaestra.registry import Positive, PositiveInt, register
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 
 @register("policy", "endpoint", extra="serve", modules=("openai",))
@@ -42,6 +46,7 @@ class EndpointPolicy(Policy):
         timeout_s: Positive = 120.0,
         retries: Annotated[int, pydantic.Field(ge=0, le=10)] = 2,
         in_flight: PositiveInt = 16,
+        pictures: bool = False,
     ) -> None:
         """
         Args:
@@ -52,6 +57,7 @@ class EndpointPolicy(Policy):
             timeout_s: seconds for one reply.
             retries: further attempts after time-outs, full queues and lost connections.
             in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
+            pictures: send the image of an observation, as a PNG file in the message. The model must read images.
 
         Raises: RecipeError, if the address is missing; MissingExtra, without openai.
         """
@@ -60,7 +66,7 @@ class EndpointPolicy(Policy):
         self._client = self._endpoint.client()
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="endpoint")
         self._lock = Lock()
-        self.name, self.trainable, self.version, self._model = name, False, 0, model
+        self.name, self.trainable, self.version, self._model, self.sends_pictures = name, False, 0, model, pictures
         self.generated = 0  # tokens of all replies, as the endpoint counts them
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> EndpointSession:
@@ -73,7 +79,7 @@ class EndpointPolicy(Policy):
             )
         return EndpointSession(self, sampling, latest_only=isinstance(context, LatestOnly))
 
-    async def reply(self, messages: Sequence[dict[str, str]], sampling: Sampling, seed: int) -> Action:
+    async def reply(self, messages: Sequence[dict[str, Any]], sampling: Sampling, seed: int) -> Action:
         """The model's reply. Raises: EpisodeFailure of the boundary "engine", if the endpoint gives none."""
         return await asyncio.wrap_future(self._threads.submit(self._ask, list(messages), sampling, seed))
 
@@ -135,7 +141,25 @@ class EndpointSession(Session):
             self.messages = [*head, *own]
         else:
             self.messages = [*self.messages, {"role": "user", "content": observation.text or ""}]
+        if observation.image is not None and self.policy.sends_pictures:
+            self.messages[-1] = with_image(self.messages[-1], observation.image)
+        elif observation.image is not None and observation.text is None and not observation.messages:
+            raise EpisodeFailure(
+                boundary="environment",
+                where=f"policy {self.policy.name}",
+                what="an observation is an image without a text, and the policy sends no images.",
+                remedy=f"Set `policies.{self.policy.name}.policy.endpoint.pictures: true`, if the model reads images.",
+            )
 
     def _said(self, action: Action) -> Response:
         self.messages = [*self.messages, {"role": "assistant", "content": action.text or ""}]
         return Response(action=action)
+
+
+def with_image(message: Mapping[str, Any], image: np.ndarray) -> dict[str, Any]:
+    """A message with an image before its text, as a data URL of a PNG file."""
+    file = BytesIO()
+    opened(image).save(file, format="PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    words = [{"type": "text", "text": message["content"]}] if message["content"] else []
+    return {**message, "content": [{"type": "image_url", "image_url": {"url": url}}, *words]}

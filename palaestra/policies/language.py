@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from palaestra.chat import renderer_for
-from palaestra.chat.render import end_ids
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
@@ -32,7 +30,14 @@ from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
 from palaestra.policies.agreement import refuse_disagreement
-from palaestra.policies.language_trainer import CHUNK_LOGITS, VALUE_HEAD, LanguageModule, save_language
+from palaestra.policies.language_trainer import (
+    CHUNK_LOGITS,
+    VALUE_HEAD,
+    LanguageModule,
+    refuse_spread_pictures,
+    save_language,
+)
+from palaestra.policies.reading import renderer_of
 from palaestra.registry import PositiveInt, register
 
 
@@ -47,8 +52,9 @@ from palaestra.registry import PositiveInt, register
 class LanguagePolicy(Adaptable):
     """Answer observations with text, by a causal language model.
 
-    `model` is a folder that `AutoModelForCausalLM` can load. Without it, a new small Llama is made, with a tokenizer
-    that is trained on transcripts of the environment.
+    `model` is a folder that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load. Without it, a new small
+    Llama is made, with a tokenizer that is trained on transcripts of the environment. A vision–language model also
+    reads the images of observations.
     """
 
     small = {"hidden": 32, "layers": 1, "heads": 2}
@@ -71,6 +77,7 @@ class LanguagePolicy(Adaptable):
         lora: LoraSettings | None = None,
         recompute: bool = False,
         attention: str | None = None,
+        pictures: bool | None = None,
     ) -> None:
         """
         Args:
@@ -97,36 +104,35 @@ class LanguagePolicy(Adaptable):
             attention: the kernel of attention in the update, by its name in transformers: `sdpa`, `eager`, or one whose
                 package is installed, such as `flash_attention_2`, which needs a GPU and `dtype: bfloat16`. Only with
                 `sdpa` samples are packed. None: `sdpa`, or `eager` for models that have no other.
+            pictures: read the image of an observation beside its text. Each image costs tokens, and samples are then
+                not packed. False: read texts alone. None: if the model can.
 
-        Raises: RecipeError, if the architecture does not allow `packing`, `recompute` or this `attention`.
+        Raises: RecipeError, if the architecture does not allow `packing`, `recompute`, this `attention` or `pictures`.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         if model is None:
             # The renderer puts a space before every text.
             texts = [" " + text.strip() for text in setup.texts()]
             self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
-            causal: Any = make_causal_lm(
-                vocabulary=len(self.tokenizer),
-                hidden=hidden,
-                layers=layers,
-                heads=heads,
-                context=context,
-                seed=setup.seed,
-            )
+            sizes = {"hidden": hidden, "layers": layers, "heads": heads, "context": context}
+            causal: Any = make_causal_lm(vocabulary=len(self.tokenizer), seed=setup.seed, **sizes)
         else:
             self.source = model = located(model)
             # The weights are loaded in their type, so that no second copy is made.
             dtype = "float32" if setup.settings is None else setup.settings.number_format
             causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
-        self.limit = int(getattr(causal.config, "max_position_embeddings", context))
-        value = ValueHead(causal.config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
+        config = causal.config.get_text_config()
+        self.limit = int(getattr(config, "max_position_embeddings", context))
+        value = ValueHead(config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
         causal.to(setup.device)
         if attention is not None:
             take_kernel(causal, attention, where=f"policies.{name}.policy.language.attention")
-        self.notes = _prepare(name, causal, packing=packing, recompute=recompute)
+        self.renderer = renderer_of(name, model, causal, self.tokenizer, pictures)
+        reads_pictures = self.renderer.pictures is not None
+        self.notes = _prepare(name, causal, packing=packing, recompute=recompute, pictures=reads_pictures)
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)
         self.module = self.network = made.to(setup.device)
-        self.value_layers, self.renderer = value_layers, renderer_for(self.tokenizer, stop=end_ids(causal))
+        self.value_layers = value_layers
         self.lora = None if lora is None else LoraSettings.model_validate(lora)
         self._seed = derive(setup.seed, name) % 2**31
         self._base: LanguageModule | None = None
@@ -176,6 +182,7 @@ class LanguagePolicy(Adaptable):
 
         `weights_changed` copies each update to `model`.
         """
+        refuse_spread_pictures(self.name, self.renderer)
         self._whole = self.model.requires_grad_(False)
         self.module = self.network = network
 
@@ -196,15 +203,15 @@ class LanguagePolicy(Adaptable):
 
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
-        """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head if there is one."""
-        save_language(Path(folder), self.model, self.tokenizer, self.module.value)
+        """Write a Hugging Face folder: config, safetensors, tokenizer, image processor and value head, if any."""
+        save_language(Path(folder), self.model, self.tokenizer, self.module.value, self.renderer.pictures)
 
     def architecture(self) -> dict[str, Any]:
         """The values that must be equal before weights are loaded."""
-        config = self.model.config
+        config = self.model.config.get_text_config()
         return {
             "kind": "language",
-            "model_type": config.model_type,
+            "model_type": self.model.config.model_type,
             "hidden": config.hidden_size,
             "layers": config.num_hidden_layers,
             "vocabulary": config.vocab_size,
@@ -213,13 +220,13 @@ class LanguagePolicy(Adaptable):
         }
 
 
-def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool) -> tuple[str, ...]:
+def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, pictures: bool) -> tuple[str, ...]:
     """Let a model read packed rows and compute its layers again. Returns lines for the user, that samples are padded.
 
     Raises: RecipeError, if it cannot what the recipe demands.
     """
     wanted = is_large(causal) if packing is None else packing
-    obstacle = enable(causal) if wanted else ""
+    obstacle = ("it reads pictures" if pictures else enable(causal)) if wanted else ""
     fault = f"{type(causal).__name__} cannot read several sequences in one row: {obstacle}."
     if packing and obstacle:
         raise RecipeError(

@@ -19,8 +19,11 @@ from palaestra.chat.history import Dialogue
 from palaestra.chat.template_tools import numbered
 from palaestra.data import Action, NextPrompt, Observation, Row
 from palaestra.data.protocols import Engine, Policy, Request, Response, Sampling, Session
+from palaestra.data.trajectory import Picture
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.adapters import named_tensors
+from palaestra.models.pictures import read_again
+from palaestra.policies.sequences import pictures_of
 
 TOGETHER = 512  # most prompts of `respond` in the engine at the same time
 
@@ -69,6 +72,13 @@ class LanguageSampler(Policy, Protocol):
             )
         return self.engine
 
+    def read_again(self, pictures: Sequence[Picture]) -> tuple[Picture, ...]:
+        """Recorded pictures with their `inputs`.
+
+        Raises: ContractError, if the policy reads no pictures.
+        """
+        return read_again(self.renderer.pictures, pictures, where=f"policy {self.name}") if pictures else ()
+
     def respond(
         self, rows: Sequence[Row], seeds: Sequence[int], *, temperature: float, max_tokens: int = 32
     ) -> list[Action]:
@@ -91,6 +101,7 @@ class LanguageSampler(Policy, Protocol):
                 policy=self.name,
                 session=("respond", place),
                 prompt=prompt,
+                pictures=self.read_again(pictures_of(row.trajectory, row.step)),
                 seed=int(seed),
                 max_tokens=min(max_tokens, self.limit - len(prompt)),
                 temperature=temperature,
@@ -118,6 +129,11 @@ class LanguageSampler(Policy, Protocol):
         return asyncio.run(everybody())
 
 
+def _bare(prompt: Prompt) -> tuple[Picture, ...]:
+    """The pictures of a prompt as steps record them."""
+    return tuple(picture._replace(inputs=None) for picture in prompt.pictures)
+
+
 @dataclass(slots=True)
 class LanguageSession(Session):
     """The session of one agent: its conversation, and its place in the engine, which caches keys and values."""
@@ -128,6 +144,7 @@ class LanguageSession(Session):
     key: Hashable
     segment: int = -1
     unread: list[np.ndarray] = field(default_factory=list)  # recorded ids of this segment that the engine has not read
+    unseen: list[Picture] = field(default_factory=list)  # the pictures in them
     in_engine: bool = False  # whether the engine has a session for this segment
     tools: tuple[Mapping[str, Any], ...] = ()  # that the chat template declares
     recorded: int = 0  # number of calls of tools that were recorded
@@ -144,11 +161,13 @@ class LanguageSession(Session):
         if room < 1:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
+        before = sum(map(len, self.unread))
         response = await engine.generate(
             Request(
                 policy=self.policy.name,
                 session=(self.key, prompt.segment),
                 prompt=np.concatenate([*self.unread, prompt.ids]),
+                pictures=(*self.unseen, *(picture.moved(before) for picture in prompt.pictures)),
                 seed=seed,
                 max_tokens=min(self.sampling.max_tokens, room),
                 temperature=self.sampling.temperature,
@@ -159,11 +178,11 @@ class LanguageSession(Session):
                 entropy_temperature=self.sampling.entropy_temperature,
             )
         )
-        self.unread, self.in_engine = [], True
+        self.unread, self.unseen, self.in_engine = [], [], True
         self.conversation.respond(response.action.tokens)
         text = self.policy.renderer.text(response.action.tokens, tools=self.tools)
         action = replace(response.action, text=text)
-        return replace(response, action=action, prompt=prompt.ids, segment=prompt.segment)
+        return replace(response, action=action, prompt=prompt.ids, pictures=_bare(prompt), segment=prompt.segment)
 
     def record(self, observation: Observation, action: Action) -> Response:
         """Take a given action. Its text is tokenized as the response; calls of tools, as the chat template writes
@@ -184,8 +203,16 @@ class LanguageSession(Session):
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
         self.conversation.respond(action.tokens)
+        before = sum(map(len, self.unread))
+        self.unseen += [picture.moved(before) for picture in prompt.pictures]
         self.unread += [prompt.ids, action.tokens]  # the engine reads them with the next request
-        return Response(action=action, prompt=prompt.ids, segment=prompt.segment, version=self.policy.version)
+        return Response(
+            action=action,
+            prompt=prompt.ids,
+            pictures=_bare(prompt),
+            segment=prompt.segment,
+            version=self.policy.version,
+        )
 
     def fork(self, key: Hashable) -> LanguageSession:
         """A copy that continues from here. The engine does not read the earlier ids again.
@@ -194,7 +221,7 @@ class LanguageSession(Session):
         """
         renderer = self.policy.renderer
         conversation = copy.deepcopy(self.conversation, {id(renderer): renderer})
-        copied = replace(self, conversation=conversation, key=key, unread=list(self.unread))
+        copied = replace(self, conversation=conversation, key=key, unread=list(self.unread), unseen=list(self.unseen))
         if self.in_engine:
             self.policy.connected().fork((self.key, self.segment), (key, self.segment))
         return copied
@@ -209,13 +236,26 @@ class LanguageSession(Session):
         if observation is None or self.segment < 0 or not self.policy.has_critic:
             return None
         prompt = self.conversation.observe(observation)
-        return NextPrompt(prompt.ids, prompt.segment) if self.conversation.length <= self.policy.limit else None
+        if self.conversation.length > self.policy.limit:
+            return None
+        return NextPrompt(prompt.ids, prompt.segment, _bare(prompt))
 
     def _observe(self, observation: Observation) -> Prompt:
-        """The prompt of an observation. Raises: PalaestraError, if the context cannot declare its tools."""
+        """The prompt of an observation.
+
+        Raises: PalaestraError, if the context cannot declare its tools or show its image.
+        """
+        whole = isinstance(self.conversation, Dialogue)
+        if observation.image is not None and self.policy.renderer.pictures is not None and not whole:
+            raise PalaestraError(
+                where=f"policy {self.policy.name}, agents.*.context",
+                what="the role's context puts turns together itself, so it cannot show the image of an observation.",
+                remedy="Use the context `full_history`, `window` or `latest_only`. Or set "
+                "`policies.….policy.language.pictures: false`, if the texts say enough.",
+            )
         if observation.tools is not None:
             self.tools = tuple(observation.tools)
-            if self.policy.renderer.instructed and not isinstance(self.conversation, Dialogue):
+            if self.policy.renderer.instructed and not whole:
                 raise PalaestraError(
                     where="agents.*.tools.native",
                     what="the role's context puts turns together itself, so the chat template cannot declare tools.",
@@ -227,7 +267,7 @@ class LanguageSession(Session):
         """Close the previous segment in the engine, if the prompt starts a new one."""
         if prompt.fresh:
             self._forget()
-            self.segment, self.unread, self.in_engine = prompt.segment, [], False
+            self.segment, self.unread, self.unseen, self.in_engine = prompt.segment, [], [], False
 
     def _forget(self) -> None:
         if self.policy.engine is not None and self.segment >= 0:

@@ -15,11 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from palaestra.data import Row
 from palaestra.data.protocols import Policy, PolicyOutputs
+from palaestra.errors import RecipeError
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading
 from palaestra.models.devices import device_of, dtype_of
 from palaestra.models.own_head import base_of, is_plain, own_logits
 from palaestra.models.packing import cost_of_token, is_enabled, read_packed
+from palaestra.models.pictures import PictureReader, picture_inputs
 from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
 from palaestra.models.weight_files import open_weights, save_weights
@@ -68,10 +70,12 @@ class LanguageModule(nn.Module):
         """
         head, additions = (self, None) if adapter is None else (adapter, adapter.additions)
         with fast_products(self._large), reading(batch.lengths), adding(additions), recomputing(self.model):
-            if batch.row is None:
-                hidden = base_of(self.model)(input_ids=batch.ids, use_cache=False).last_hidden_state
-            else:
+            if batch.row is not None:
                 hidden = read_packed(self.model, batch.row)[None]
+            else:
+                shown = batch.pictures
+                given = picture_inputs(self.model, batch.ids, shown) if shown else {"input_ids": batch.ids}
+                hidden = base_of(self.model)(**given, use_cache=False).last_hidden_state
         rows, places = batch.response
         at = hidden[rows, places]
         wanted = [name for name in self.token_outputs if name in outputs]
@@ -169,7 +173,8 @@ class LanguageTrainer(Policy, Protocol):
 
     def collate(self, rows: Sequence[Row], *, temperature: float) -> LanguageSamples:
         """Make token sequences from rows of this policy, one for each segment, which are packed if the model can."""
-        return collate(rows, temperature=temperature, limit=self.limit, token_cost=self.token_cost)
+        reader = self.renderer.pictures
+        return collate(rows, temperature=temperature, limit=self.limit, token_cost=self.token_cost, reader=reader)
 
     @property
     def token_cost(self) -> float | None:
@@ -192,10 +197,27 @@ class LanguageTrainer(Policy, Protocol):
         return self.network(batch, outputs, adapter=self.adapter_module)  # type: ignore[no-any-return]
 
 
-def save_language(folder: Path, model: Any, tokenizer: Any, value: nn.Module | None) -> None:
-    """Write a Hugging Face folder: config, safetensors, tokenizer, and the value head if there is one."""
+def refuse_spread_pictures(name: str, renderer: Any) -> None:
+    """Refuse to spread the weights of a policy that reads pictures. Raises: RecipeError.
+
+    Processes read different numbers of pictures, and each would wait for the others in the layers of the vision tower.
+    """
+    if renderer.pictures is not None:
+        raise RecipeError(
+            where="training.shard",
+            what=f"the policy {name} reads pictures, and its processes would read different numbers of them.",
+            remedy=f"Leave `training.shard` out, or set `policies.{name}.policy.language.pictures: false`.",
+        )
+
+
+def save_language(
+    folder: Path, model: Any, tokenizer: Any, value: nn.Module | None, pictures: PictureReader | None = None
+) -> None:
+    """Write a Hugging Face folder: config, safetensors, tokenizer, image processor and value head, if any."""
     model.save_pretrained(folder)
     open_weights(folder)
     tokenizer.save_pretrained(folder)
+    if pictures is not None:
+        pictures.save(folder)
     if value is not None:
         save_weights(value.state_dict(), folder / VALUE_HEAD)

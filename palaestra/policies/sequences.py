@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palaestra.data import Row
+from palaestra.data import Row, Step, Trajectory
 from palaestra.data.batches import Beginnings
+from palaestra.data.trajectory import Picture
 from palaestra.models.packing import PackedRow
+from palaestra.models.pictures import PictureReader, read_again
 
 
 class LanguageInputs(NamedTuple):
@@ -30,6 +32,7 @@ class LanguageInputs(NamedTuple):
         lengths: length of each sample without padding.
         temperature: the sampling temperature.
         row: the samples packed into one row, whose ids are `ids`; None: they are padded.
+        pictures: of each sample, with `inputs`; empty, if no sample has any.
     """
 
     ids: Tensor
@@ -39,6 +42,7 @@ class LanguageInputs(NamedTuple):
     lengths: list[int]
     temperature: float
     row: PackedRow | None = None
+    pictures: tuple[tuple[Picture, ...], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,6 +56,8 @@ class LanguageSamples:
         temperature: the sampling temperature. Log-probabilities are computed at it.
         token_cost: for models that read packed rows, `palaestra.models.packing.cost_of_token`; None: batches are
             padded.
+        pictures: for each sample, what stands for images in its ids; empty, if no sample has any.
+        reader: reads them; None: the model reads no pictures.
         beginnings: for models that read packed rows, which samples begin alike.
     """
 
@@ -63,6 +69,8 @@ class LanguageSamples:
     ends: np.ndarray
     temperature: float
     token_cost: float | None = None
+    pictures: list[tuple[Picture, ...]] = field(default_factory=list)
+    reader: PictureReader | None = None
     cost: np.ndarray = field(init=False)
     beginnings: Beginnings | None = field(init=False, default=None)
 
@@ -86,7 +94,12 @@ class LanguageSamples:
             torch.from_numpy(array).to(device) for array in (ids, rows, places - 1, targets, ends)
         )
         lengths = self.cost[list(which)].tolist()
-        return LanguageInputs(tensor, (row, column), target, end, lengths, self.temperature)
+        shown = tuple(self.pictures[i] for i in which) if self.pictures else ()
+        if any(shown):
+            shown = tuple(read_again(self.reader, one, where="a sample with pictures") for one in shown)
+        return LanguageInputs(
+            tensor, (row, column), target, end, lengths, self.temperature, pictures=shown if any(shown) else ()
+        )
 
     def _packed(self, which: Sequence[int], token_cost: float, device: str | torch.device) -> LanguageInputs:
         row = PackedRow([self.ids[i] for i in which], token=token_cost)
@@ -111,18 +124,39 @@ class _Open:
     length: int = 0
     places: list[np.ndarray] = field(default_factory=list)
     tokens: list[np.ndarray] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     end_row: int = -1
 
     def append(self, row: Row) -> None:
         prompt, response = row.step.prompt, row.step.action.tokens
         start = self.length + len(prompt)
+        self.pictures += [picture.moved(self.length) for picture in row.step.pictures]
         self.pieces += [prompt, response]
         self.places.append(np.arange(start, start + len(response)))
         self.tokens.append(np.arange(row.start, row.start + len(response)))
         self.length = start + len(response)
 
 
-def collate(rows: Sequence[Row], *, temperature: float, limit: int, token_cost: float | None = None) -> LanguageSamples:
+def pictures_of(trajectory: Trajectory, step: Step) -> tuple[Picture, ...]:
+    """The pictures in `trajectory.prompt_of(step)`."""
+    length, pictures = 0, list[Picture]()
+    for earlier in trajectory.steps:
+        if earlier.agent == step.agent and earlier.segment == step.segment:
+            pictures += [picture.moved(length) for picture in earlier.pictures]
+            if earlier is step:
+                break
+            length += len(earlier.prompt) + len(earlier.action.tokens)
+    return tuple(pictures)
+
+
+def collate(
+    rows: Sequence[Row],
+    *,
+    temperature: float,
+    limit: int,
+    token_cost: float | None = None,
+    reader: PictureReader | None = None,
+) -> LanguageSamples:
     """Make one sequence for each trajectory, agent and segment, in the order of rows.
 
     If an agent was cut off, its next prompt is needed for the value after the cut. The prompt is appended if it
@@ -130,7 +164,7 @@ def collate(rows: Sequence[Row], *, temperature: float, limit: int, token_cost: 
 
     Args:
         limit: most tokens of a sequence; the rest is cut.
-        token_cost: see `LanguageSamples`.
+        token_cost, reader: see `LanguageSamples`.
     """
     opened: dict[tuple[str, str, int], _Open] = {}
     last: dict[tuple[str, str], Row] = {}
@@ -141,11 +175,13 @@ def collate(rows: Sequence[Row], *, temperature: float, limit: int, token_cost: 
         prompt = row.trajectory.next_prompts.get(agent)
         if prompt is not None and row.step.truncated:
             sequence = opened.setdefault((trajectory, agent, prompt.segment), _Open([]))
+            sequence.pictures += [picture.moved(sequence.length) for picture in prompt.pictures]
             sequence.pieces.append(prompt.ids)
             sequence.end_row = row.index
     empty = [np.zeros(0, np.int64)]
     ids = [np.concatenate(sequence.pieces)[:limit] for sequence in opened.values()]
     tokens = [np.concatenate(sequence.tokens or empty) for sequence in opened.values()]
+    pictures = [tuple(one for one in sequence.pictures if one.start < limit) for sequence in opened.values()]
     end_row = np.array([sequence.end_row for sequence in opened.values()], np.int64)
     return LanguageSamples(
         ids=ids,
@@ -156,4 +192,6 @@ def collate(rows: Sequence[Row], *, temperature: float, limit: int, token_cost: 
         ends=np.where(end_row >= 0, [len(i) - 1 for i in ids], -1),
         temperature=temperature,
         token_cost=token_cost,
+        pictures=pictures if any(pictures) else [],
+        reader=reader,
     )

@@ -27,6 +27,7 @@ from palaestra.data import (
     ToolCall,
     Trajectory,
 )
+from palaestra.data.trajectory import Picture, digest_of
 
 KIND, ARRAY, TUPLE = "__is__", "__array__", "__tuple__"
 KINDS: dict[str, Any] = {
@@ -40,6 +41,7 @@ KINDS: dict[str, Any] = {
         Step,
         StopReason,
         NextPrompt,
+        Picture,
         Task,
         ToolCall,
         Trajectory,
@@ -52,11 +54,23 @@ FORMER_FIELDS = {"Trajectory": {"tail": "next_prompts"}, "Marks": {"weight": "ro
 
 
 def pack(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Episodes as {"text": JSON, "arrays": dtype → flat tensor}, which `torch.load` reads with `weights_only=True`."""
+    """Episodes as {"text": JSON, "arrays": dtype → flat tensor}, which `torch.load` reads with `weights_only=True`.
+
+    Equal images are stored once.
+    """
     arrays: dict[str, list[np.ndarray]] = {}
     sizes: dict[str, int] = {}
+    images: dict[bytes, dict[str, Any]] = {}
 
     def place(array: np.ndarray) -> dict[str, Any]:
+        if array.dtype == np.uint8 and array.ndim == 3:  # an image, which an observation and prompts hold
+            key = digest_of(array)
+            if key not in images:
+                images[key] = placed(array)
+            return images[key]
+        return placed(array)
+
+    def placed(array: np.ndarray) -> dict[str, Any]:
         kind = str(array.dtype)
         start = sizes.get(kind, 0)
         arrays.setdefault(kind, []).append(array.reshape(-1))
@@ -77,8 +91,8 @@ def unpack(packed: Mapping[str, Any]) -> list[Trajectory]:
 def _plain(value: Any, place: Any) -> Any:
     if isinstance(value, Enum):
         return {KIND: type(value).__name__, "value": value.value}
-    if isinstance(value, NextPrompt):
-        return {KIND: "NextPrompt", **{name: _plain(item, place) for name, item in value._asdict().items()}}
+    if isinstance(value, NextPrompt | Picture):
+        return {KIND: type(value).__name__, **{name: _plain(item, place) for name, item in value._asdict().items()}}
     if dataclasses.is_dataclass(value):
         return {KIND: type(value).__name__} | {
             field.name: _plain(getattr(value, field.name), place)
@@ -96,7 +110,9 @@ def _plain(value: Any, place: Any) -> Any:
 
 def _is_default(value: Any, default: Any) -> bool:
     """Whether a field may be left out, because it is a plain value that is the default of its class."""
-    plain = value is None or isinstance(value, bool | int | float | str | Marks)
+    plain = (
+        value is None or isinstance(value, bool | int | float | str | Marks) or (isinstance(value, tuple) and not value)
+    )
     return plain and not isinstance(value, Enum) and type(value) is type(default) and value == default
 
 

@@ -89,6 +89,12 @@ def seen_before(trajectory: Trajectory, step: Step) -> np.ndarray:
 
     Raises: InvalidData, if there is neither.
     """
+    if any(one.pictures for one in trajectory.steps if one.agent == step.agent):
+        raise InvalidData(
+            where=_place(trajectory, step),
+            what="the prompt shows images, and transitions keep ids alone.",
+            remedy="Set `policies.….policy.language.pictures: false`, or use a method that learns from whole episodes.",
+        )
     if len(step.prompt):  # a policy that reads ids adds some with every step
         return trajectory.prompt_of(step).astype(np.int32)
     return _vector(step.observation, _place(trajectory, step))

@@ -237,4 +237,6 @@ class _BranchingSession:
                 remedy="Let the program depend on nothing but actions and results of the environment.",
             )
         segment = conversation_of(step.segment)[1]
-        return Response(action=step.action, prompt=step.prompt, segment=segment, version=step.version)
+        return Response(
+            action=step.action, prompt=step.prompt, pictures=step.pictures, segment=segment, version=step.version
+        )

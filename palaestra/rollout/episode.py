@@ -238,6 +238,7 @@ class Turn:
             policy=agent.policy,
             version=response.version,
             prompt=response.prompt,
+            pictures=response.pictures,
             segment=segment_number(agent.invocation, response.segment),
             invocation=agent.invocation if invocation is None else invocation,
             parent=agent.parent if parent is None else parent,

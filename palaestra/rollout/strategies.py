@@ -240,7 +240,13 @@ def retold(trajectory: Trajectory, opened: Opened, *, instruction: str | None, *
                 sessions[step.agent] = opened(step.agent, (trajectory.group, trajectory.sample, step.agent))
             observation = replace(step.observation, instruction=instruction)
             taken = sessions[step.agent].replay(observation, step.action)
-            read = replace(step, observation=observation, prompt=taken.prompt, segment=taken.segment)
+            read = replace(
+                step,
+                observation=observation,
+                prompt=taken.prompt,
+                pictures=taken.pictures,
+                segment=taken.segment,
+            )
             steps.append(noted(read, foreign=1.0, **info))
     except ContextFull:
         return None

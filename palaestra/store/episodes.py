@@ -1,14 +1,15 @@
 """Write episodes as JSON that people can read, and read them back without loss.
 
 Fields with their default value are left out. int32 ids and 1-D float32 arrays are plain lists, with each float in the
-shortest form that gives the same float32 again. Other arrays, tuples and numbers that JSON lacks have a tag.
+shortest form that gives the same float32 again. Other arrays, tuples and numbers that JSON lacks have a tag. A picture
+of a prompt names the step whose observation has its image.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from palaestra.data import (
     ToolCall,
     Trajectory,
 )
-from palaestra.data.trajectory import MARKS
+from palaestra.data.trajectory import MARKS, Picture, digest_of
 from palaestra.store.folder import TRAJECTORIES, RunFolder
 from palaestra.store.lines import STEP, JsonLines
 
@@ -59,6 +60,7 @@ def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
     Args:
         timed: include the seconds of each step, which differ between two runs of the same recipe.
     """
+    images = _images_of(step.observation for step in trajectory.steps)
     return {
         "task": _task_to_json(trajectory.task),
         "group": trajectory.group,
@@ -69,15 +71,17 @@ def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
     } | _without_defaults(
         error=_failure_to_json(trajectory.error),
         info=_encode(trajectory.info),
-        steps=[_step_to_json(step, timed=timed) for step in trajectory.steps],
+        steps=[_step_to_json(step, images, timed=timed) for step in trajectory.steps],
         last={agent: _observation_to_json(seen) for agent, seen in trajectory.last.items()},
-        next_prompts={agent: _next_prompt_to_json(prompt) for agent, prompt in trajectory.next_prompts.items()},
+        next_prompts={agent: _next_prompt_to_json(prompt, images) for agent, prompt in trajectory.next_prompts.items()},
     )
 
 
 def from_json(record: Mapping[str, Any]) -> Trajectory:
     """The trajectory that `to_json` wrote, equal in every field, with arrays of equal value, shape and type."""
     error = record.get("error")
+    steps = record.get("steps", [])
+    seen = [_observation_from_json(step["observation"]) for step in steps]
     prompts = record.get("next_prompts") or record.get("tail", {})  # an earlier version wrote `tail`
     return Trajectory(
         task=Task(**_decode(record["task"])),
@@ -88,9 +92,9 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         stop=StopReason(record["stop"]),
         error=Failure(**error) if error else None,
         info=_decode(record.get("info", {})),
-        steps=[_step_from_json(step) for step in record.get("steps", [])],
-        last={agent: _observation_from_json(seen) for agent, seen in record.get("last", {}).items()},
-        next_prompts={agent: _next_prompt_from_json(prompt) for agent, prompt in prompts.items()},
+        steps=[_step_from_json(step, place, seen) for place, step in enumerate(steps)],
+        last={agent: _observation_from_json(last) for agent, last in record.get("last", {}).items()},
+        next_prompts={agent: _next_prompt_from_json(prompt, seen) for agent, prompt in prompts.items()},
     )
 
 
@@ -111,15 +115,47 @@ def _failure_to_json(failure: Failure | None) -> dict[str, str] | None:
     return {"boundary": failure.boundary, "message": failure.message, "kind": failure.kind}
 
 
-def _next_prompt_to_json(prompt: NextPrompt) -> dict[str, Any]:
-    return {"ids": _array(prompt.ids, np.int32), "segment": prompt.segment}
+def _images_of(observations: Iterable[Observation]) -> dict[bytes, int]:
+    """Where each image is seen first."""
+    found: dict[bytes, int] = {}
+    for place, seen in enumerate(observations):
+        if seen.image is not None:
+            found.setdefault(digest_of(seen.image), place)
+    return found
 
 
-def _next_prompt_from_json(record: Mapping[str, Any]) -> NextPrompt:
-    return NextPrompt(_to_array(record["ids"], np.int32), record["segment"])
+def _pictures_to_json(pictures: Sequence[Picture], images: Mapping[bytes, int]) -> list[dict[str, Any]]:
+    records = []
+    for picture in pictures:
+        place = images.get(digest_of(picture.image))
+        image = {"image": _encode(picture.image)} if place is None else {"step": place}
+        records.append({"start": picture.start, "stop": picture.stop, "count": picture.count, **image})
+    return records
 
 
-def _step_to_json(step: Step, *, timed: bool) -> dict[str, Any]:
+def _pictures_from_json(records: Sequence[Mapping[str, Any]], seen: Sequence[Observation]) -> tuple[Picture, ...]:
+    return tuple(
+        Picture(
+            image=seen[one["step"]].image if "step" in one else _decode(one["image"]),  # type: ignore[arg-type]
+            start=one["start"],
+            stop=one["stop"],
+            count=one["count"],
+        )
+        for one in records
+    )
+
+
+def _next_prompt_to_json(prompt: NextPrompt, images: Mapping[bytes, int]) -> dict[str, Any]:
+    pictures = _pictures_to_json(prompt.pictures, images)
+    return {"ids": _array(prompt.ids, np.int32), "segment": prompt.segment} | _without_defaults(pictures=pictures)
+
+
+def _next_prompt_from_json(record: Mapping[str, Any], seen: Sequence[Observation]) -> NextPrompt:
+    pictures = _pictures_from_json(record.get("pictures", ()), seen)
+    return NextPrompt(_to_array(record["ids"], np.int32), record["segment"], pictures)
+
+
+def _step_to_json(step: Step, images: Mapping[bytes, int], *, timed: bool) -> dict[str, Any]:
     return {
         "agent": step.agent,
         "turn": step.turn,
@@ -130,6 +166,7 @@ def _step_to_json(step: Step, *, timed: bool) -> dict[str, Any]:
         policy=step.policy or None,
         version=step.version or None,
         prompt=_array(step.prompt, np.int32),
+        pictures=_pictures_to_json(step.pictures, images),
         segment=step.segment or None,
         invocation=step.invocation or None,
         parent=step.parent,
@@ -144,13 +181,16 @@ def _step_to_json(step: Step, *, timed: bool) -> dict[str, Any]:
 FORMER_MARKS = {"weight": "row_weight", "twin": "pair"}  # in files of earlier versions
 
 
-def _step_from_json(record: Mapping[str, Any]) -> Step:
+def _step_from_json(record: Mapping[str, Any], place: int, seen: Sequence[Observation]) -> Step:
     fields = dict(record)
-    observation = _observation_from_json(fields.pop("observation"))
+    del fields["observation"]
     action = _action_from_json(fields.pop("action"))
     prompt = _to_array(fields.pop("prompt", []), np.int32)
     marks = Marks(**{FORMER_MARKS.get(name, name): mark for name, mark in _decode(fields.pop("marks", {})).items()})
-    return Step(observation=observation, action=action, prompt=prompt, marks=marks, **_decode(fields))
+    pictures = _pictures_from_json(fields.pop("pictures", ()), seen)
+    return Step(
+        observation=seen[place], action=action, prompt=prompt, pictures=pictures, marks=marks, **_decode(fields)
+    )
 
 
 def _observation_to_json(observation: Observation) -> dict[str, Any]:

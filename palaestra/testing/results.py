@@ -77,8 +77,6 @@ def check_observation(seen: Any, vector_size: int | None, where: str) -> None:
         if vector_size is not None and len(vector) != vector_size:
             remedy = f"`vector_size` is {vector_size}. Make both equal."
             broken(where, f"`vector` has {len(vector)} numbers.", remedy)
-    if seen.image is not None and (not isinstance(seen.image, np.ndarray) or seen.image.dtype != np.uint8):
-        broken(where, f"`image` must be a uint8 array, found {short(seen.image)}.", "Use values 0–255 of dtype uint8.")
 
 
 def check_info(info: Any, agents: set[str], where: str) -> None:

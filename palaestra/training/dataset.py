@@ -126,5 +126,6 @@ class Dataset(Experience):
             policy=self._setup.role(step.agent).policy.name,
             version=response.version,
             prompt=response.prompt,
+            pictures=response.pictures,
             segment=segment_number(step.invocation, response.segment),
         )

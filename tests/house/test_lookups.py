@@ -23,6 +23,7 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/engines/server.py": "configurations of transformers",
     "palaestra/envs/adapters/": "objects of other libraries",
     "palaestra/models/packing.py": "configurations of transformers",
+    "palaestra/models/pictures.py": "models and processors of transformers",
     "palaestra/policies/language.py": "configurations of transformers",
     "palaestra/recipe/origins.py": "PyYAML's errors",
     "palaestra/registry.py": "the one place that asks functions and classes for what they say of themselves",

@@ -4,7 +4,8 @@
 (2) the text is plain JSON with what a person looks for in plain sight;
 (3) equal trajectories are equal bytes;
 (4) the log of a run keeps and forgets by iteration;
-(5) marks stand apart from info, and episodes that were written before there were marks come back.
+(5) a picture of a prompt names the step whose observation has its image;
+(6) marks stand apart from info, and episodes that were written before there were marks come back.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from palaestra.data import (
     ToolCall,
     Trajectory,
 )
+from palaestra.data.trajectory import Picture
 from palaestra.store.episodes import EpisodeLog, from_json, to_json
 from palaestra.store.json_text import to_line
 
@@ -46,12 +48,17 @@ plain = st.dictionaries(
     st.text("ab", min_size=1), st.one_of(st.none(), st.booleans(), st.floats(), st.text()), max_size=2
 )
 
+images = arrays.arrays(np.uint8, (2, 1, 3))
+places = st.integers(0, 9)
+pictures = st.lists(
+    st.builds(Picture, image=images, start=places, stop=places, count=places, inputs=st.none()), max_size=2
+).map(tuple)
 observations = st.builds(
     Observation,
     text=st.none() | st.text(),
     messages=st.none() | st.just([{"role": "user", "content": "hi"}]),
     vector=st.none() | float32s | arrays.arrays(np.float64, (2, 2)),
-    image=st.none() | arrays.arrays(np.uint8, (2, 1, 3)),
+    image=st.none() | images,
     legal=st.none() | st.lists(st.text(max_size=3) | st.integers(), max_size=2) | st.just((1, 2)),
     state_key=st.none() | st.text(),
 )
@@ -78,6 +85,7 @@ steps = st.builds(
     policy=st.text(),
     version=st.integers(0, 3),
     prompt=int32s,
+    pictures=pictures,
     segment=st.integers(0, 2),
     marks=st.builds(
         Marks, row_weight=st.none() | st.just(0.0), pair=st.none() | st.floats(0, 9), node=st.none() | st.text()
@@ -108,7 +116,7 @@ trajectories = st.builds(
     stop=st.sampled_from(StopReason),
     error=st.none() | st.builds(Failure, boundary=st.text(), message=st.text(), kind=st.text()),
     last=st.dictionaries(st.text(), observations, max_size=1),
-    next_prompts=st.dictionaries(st.text(), st.builds(NextPrompt, int32s, st.integers(0, 2)), max_size=1),
+    next_prompts=st.dictionaries(st.text(), st.builds(NextPrompt, int32s, st.integers(0, 2), pictures), max_size=1),
     info=plain,
 )
 
@@ -147,6 +155,24 @@ def example() -> Trajectory:
     return Trajectory(task=Task(env="rooms", seed=3), group="g", steps=[step], outcome=1.0, returns={"solver": 1.0})
 
 
+def test_pictures_name_their_images() -> None:  # rule 5
+    image, other = np.full((2, 1, 3), 7, np.uint8), np.zeros((2, 1, 3), np.uint8)
+    episode = example()
+    first = episode.steps[0]
+    shown = Picture(image=image, start=3, stop=5, count=2)
+    seen = dataclasses.replace(first, observation=Observation(image=image), pictures=(shown,))
+    again = dataclasses.replace(first, pictures=(shown.moved(4), shown._replace(image=other)))
+    episode.steps = [first, seen, again]
+    record = to_json(episode)
+    assert record["steps"][1]["pictures"] == [{"start": 3, "stop": 5, "count": 2, "step": 1}]
+    assert [sorted(one) for one in record["steps"][2]["pictures"]] == [
+        ["count", "start", "step", "stop"],
+        ["count", "image", "start", "stop"],
+    ]
+    read = from_json(json.loads(to_line(record, sort=False)))
+    assert same(read, episode)
+
+
 def test_a_person_can_read_it() -> None:  # rule 2
     record = json.loads(to_line(to_json(example()), sort=False))
     assert list(record) == ["task", "group", "sample", "outcome", "returns", "stop", "steps"]
@@ -174,7 +200,7 @@ def test_the_log_keeps_and_forgets(tmp_path: Path) -> None:  # rule 4
     assert same(kept[0][2], example())
 
 
-def test_marks_and_info() -> None:  # rule 5
+def test_marks_and_info() -> None:  # rule 6
     step = Step(agent="a", turn=0, action=Action(), observation=Observation(), info={"weight": 70.0})
     step.mark(fresh=1.0, node="g/0:1")
     text = to_json(Trajectory(task=Task(env="e", seed=0), group="g", steps=[step]))

@@ -202,7 +202,7 @@ FAULTS = {
         {"look": set_observation(vector=np.zeros(3, np.float32)), "vector_size": 4, "action_count": None},
         "`vector` has 3 numbers",
     ),
-    "image is float": ({"look": set_observation(image=np.zeros((2, 2, 3)))}, "must be a uint8 array"),
+    "image is float": ({"look": set_observation(image=np.zeros((2, 2, 3)))}, "an image is a uint8 array"),
     "reward is NaN": ({"step": edit_step(rewards={"a": float("nan")})}, "reward of a is nan"),
     "reward is a text": ({"step": edit_step(rewards={"a": "1"})}, "reward of a is '1'"),
     "reward of a stranger": ({"step": edit_step(rewards={"x": 1.0})}, "not an agent"),

@@ -29,7 +29,11 @@ SEED = 20_000  # of panels, and of evaluations without a panel
 SPLIT = "eval"
 TRAINED = 2000  # number of training tasks that a panel's overlap is measured with
 PARTS = ("train", "train", "eval", "other")  # the hash of a content, modulo 4, is the index of its part
-REPLACED = {name: f"{name}-2" for name in ("clinic", "code", "prover", "puzzles", "rasters")}
+SHARED = "some of its problems occurred in training, too"
+REPLACED = {name: (f"{name}-2", SHARED) for name in ("clinic", "code", "prover", "puzzles")} | {
+    "rasters": ("rasters-3", SHARED),
+    "rasters-2": ("rasters-3", "its images had grays in place of colors"),
+}
 PATIENCE = 20  # give up after this many tries in a row without a new problem, for each one found
 
 
@@ -135,10 +139,11 @@ def panel(name: str) -> tuple[list[Task], Panel]:
     Raises: UnknownName; InvalidData, if the panel is empty or no longer what was committed.
     """
     if name in REPLACED:
+        new, why = REPLACED[name]
         raise UnknownName(
             where=f"panel {name}",
-            what=f"`{name}` is replaced by `{REPLACED[name]}`: some of its problems occurred in training, too.",
-            options=[REPLACED[name]],
+            what=f"`{name}` is replaced by `{new}`: {why}.",
+            options=[new],
             remedy="Results on the two cannot be compared.",
         )
     if name not in panels():

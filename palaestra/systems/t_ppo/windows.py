@@ -236,7 +236,13 @@ class _WindowedSession(Session):
         response = self.session.replay(observation, step.action)
         if response.segment != conversation_of(step.segment)[1] or not np.array_equal(response.prompt, step.prompt):
             raise self.window.changed(step.turn, "the prompt has other tokens")
-        return Response(action=step.action, prompt=step.prompt, segment=response.segment, version=step.version)
+        return Response(
+            action=step.action,
+            prompt=step.prompt,
+            pictures=step.pictures,
+            segment=response.segment,
+            version=step.version,
+        )
 
 
 def _differences(before: Observation, now: Observation) -> list[str]:
@@ -246,4 +252,5 @@ def _differences(before: Observation, now: Observation) -> list[str]:
         same = before.vector is now.vector
     else:
         same = np.array_equal(before.vector, now.vector)
-    return differing if same else [*differing, "vector"]
+    differing += [] if same else ["vector"]
+    return differing if np.array_equal(before.image, now.image) else [*differing, "image"]

@@ -74,7 +74,7 @@ SIZES = {
     "craft": 256,
     "prover-2": 256,
     "puzzles-2": 256,
-    "rasters-2": 256,
+    "rasters-3": 256,
     "clinic-2": 256,
     "searchqa": 256,
     "memory_dialogue": 256,
@@ -213,7 +213,7 @@ def test_too_few_contents_are_refused():  # rule 8
         drawn("eval" if part_of(content_digest("toy", 0)) == "train" else "train", 1, different=1)
 
 
-@pytest.mark.parametrize("name", ["twenty_questions", "teambuilding", "toolcalc", "uiform", "rasters-2"])
+@pytest.mark.parametrize("name", ["twenty_questions", "teambuilding", "toolcalc", "uiform", "rasters-3"])
 def test_overlaps_are_stored(name):  # rule 9
     entry = panels()[name]
     env = part("environment", entry.environment).target(**entry.options)
@@ -233,6 +233,8 @@ def test_replaced_panels_name_the_new_one():  # rule 10
     with pytest.raises(UnknownName, match="`code` is replaced by `code-2`") as caught:
         panel("code")
     assert list(caught.value.options) == ["code-2"]
+    with pytest.raises(UnknownName, match="`rasters-2` is replaced by `rasters-3`: its images"):
+        panel("rasters-2")
 
 
 def test_seeds_tell_the_split():  # rule 7

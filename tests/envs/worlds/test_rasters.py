@@ -7,6 +7,8 @@
 6. The expert solves everything, with tools and without. Random play rarely succeeds.
 7. Noise and misread places are the same each time. Colors can be renamed. 8. Ends, snapshots, splits.
 9. Impossible options are refused.
+10. Images have the colors of the picture, in `scale` pixels for a place, as far as the agent has looked; with `text:
+    none` texts show no picture.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from palaestra.data import Action
 from palaestra.envs.worlds.rasters.pictures import (
     GLYPHS,
     KINDS,
+    SHADES,
+    UNSEEN,
     arranged,
     best_order,
     glyph,
@@ -44,7 +48,7 @@ def begin(kind, number=0, **options):
 @pytest.mark.parametrize(
     "options",
     [{}, {"text": "brief", "tiles": 3, "noise": 0.2}, {"tools": False, "names": "renamed"},
-     {"misread": 0.5, "reward": "turns"}],
+     {"misread": 0.5, "reward": "turns"}, {"text": "none", "scale": 4}],
 )  # fmt: skip
 def test_1_contract(options):
     check_environment(Rasters(**options), make=lambda: Rasters(**options), episodes=4)
@@ -133,9 +137,9 @@ def test_4_questions():
     env, seen = begin("count")
     found = env.snapshot().problem
     color = ("black", "red", "green", "blue")[found.subject]
-    assert seen.text == f"how many {color}?" and not seen.image.any()
+    assert seen.text == f"how many {color}?" and (seen.image == UNSEEN).all()
     counted = say(env, f"count {color}").observations[AGENT]
-    assert counted.text == f"how many {color}? {found.answer} {color}." and counted.image.any()
+    assert counted.text == f"how many {color}? {found.answer} {color}." and (counted.image == UNSEEN).all()
     assert say(env, "swap 1 2").info["invalid"] == {AGENT: True}
     assert say(env, f"answer {found.answer}").info["success"] is True
     env, seen = begin("digit")
@@ -231,3 +235,31 @@ def test_8_episodes():
 def test_9_impossible_options(options, fault):
     with pytest.raises(RecipeError, match=fault):
         Rasters(**options)
+
+
+def test_10_images():
+    env, seen = begin("color", scale=2)
+    pixels = np.array(env.snapshot().problem.pixels)
+    assert seen.image.shape == (16, 16, 3) and (seen.image == UNSEEN).all()
+    part = say(env, "crop 3").observations[AGENT].image
+    whole = say(env, "zoom").observations[AGENT].image
+    assert (whole[::2, 1::2] == SHADES[pixels]).all() and {tuple(shade) for shade in SHADES} >= {
+        tuple(pixel) for pixel in whole.reshape(-1, 3)
+    }
+    assert (part[8:, :8] == whole[8:, :8]).all() and (part[:8] == UNSEEN).all() and (part[:, 8:] == UNSEEN).all()
+    open_, seen = begin("color", tools=False)
+    assert (seen.image == SHADES[np.array(open_.snapshot().problem.pixels)]).all()
+    jigsaw, seen = begin("jigsaw")
+    assert (seen.image == 28 * jigsaw.snapshot().shown[:, :, None]).all()
+
+
+def test_10_only_images_tell():
+    env, seen = begin("digit", text="none")
+    assert seen.text == "which digit is drawn?"
+    assert say(env, "zoom").observations[AGENT].text == "which digit is drawn? the image shows the whole picture."
+    assert say(env, "crop 2").observations[AGENT].text == "which digit is drawn? the image shows part 2."
+    env, seen = begin("jigsaw", text="none")
+    assert seen.text == "order the tiles." and say(env, "swap 1 2").observations[AGENT].text == "order the tiles."
+    cropped = say(env, "crop 1").observations[AGENT].image
+    assert (cropped[4:] == UNSEEN).all() and (cropped[:4, :4] != UNSEEN).all()
+    assert not (say(env, "swap 1 2").observations[AGENT].image == UNSEEN).any()

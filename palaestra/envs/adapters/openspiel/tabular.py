@@ -120,5 +120,6 @@ def _step(session: Any, seen: Observation, text: str, move: int, turn: int, play
         observation=seen,
         policy=policy,
         prompt=acted.prompt,
+        pictures=acted.pictures,
         segment=acted.segment,
     )

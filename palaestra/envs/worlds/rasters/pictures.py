@@ -15,6 +15,8 @@ Kind = Literal["jigsaw", "count", "color", "digit"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = 10  # number of values in a smooth picture
 COLORS = ("black", "red", "green", "blue")
+SHADES = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)  # red, green and blue of each color
+UNSEEN = 128  # the gray of what an image does not show
 SIDE = 8  # places in a row of a picture for questions
 SPECKS = 0.1  # share of places away from a digit that have another color
 GLYPHS = {
@@ -99,6 +101,12 @@ def _right(tiles: int) -> Order:
 
 def _rows(picture: np.ndarray) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(value) for value in row) for row in picture)
+
+
+def drawn(pixels: np.ndarray, *, colored: bool, scale: int = 1) -> np.ndarray:
+    """uint8 (scale · side, scale · side, 3): values as an image, in colors, or in grays from black to white."""
+    shades = SHADES if colored else np.repeat(np.arange(LEVELS, dtype=np.uint8)[:, None] * (255 // (LEVELS - 1)), 3, 1)
+    return shades[pixels].repeat(scale, 0).repeat(scale, 1)
 
 
 # ---- tiles ------------------------------------------------------------------------------------------------

@@ -18,7 +18,19 @@ from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.kit.words import Vocabulary
-from palaestra.envs.worlds.rasters.pictures import COLORS, KINDS, LEVELS, Kind, Order, Problem, arranged, problem, tile
+from palaestra.envs.worlds.rasters.pictures import (
+    COLORS,
+    KINDS,
+    LEVELS,
+    UNSEEN,
+    Kind,
+    Order,
+    Problem,
+    arranged,
+    drawn,
+    problem,
+    tile,
+)
 from palaestra.registry import Fraction, PositiveInt, register
 
 AGENT = "player"
@@ -36,12 +48,14 @@ class State:
         order: which tile of the whole picture lies at each place now.
         images: how many pictures acts have shown so far. readable: whether every act could be read.
         said: what the last act showed.
+        part: the part of the picture that acts have shown last, from 1; 0: the whole; None: no act has shown it.
     """
 
     problem: Problem
     order: Order
     seed: int
     said: str = ""
+    part: int | None = None
     images: int = 0
     readable: bool = True
     turn: int = 0
@@ -78,7 +92,10 @@ class Rasters(KeepsState[State]):
             is most frequent), "digit" (which digit is drawn).
         tiles: tiles in a row of a jigsaw. 2 has 24 arrangements, 3 has 362,880.
         text: "board" shows pictures row by row, as numbers or as letters of colors (k is black). "brief" tells how much
-            the values of a jigsaw differ where two tiles meet, for small models.
+            the values of a jigsaw differ where two tiles meet, for small models. "none": only the observation's image
+            shows pictures, for models that read images.
+        scale: pixels in a row of each place of the image. Higher: sharper for models that make images larger, more
+            memory. Usual: 1 for networks, 8 to 32 for vision–language models.
         tools: whether the tools exist. Without them, only `answer` can be read, and the whole picture is shown.
         names: "plain", or "renamed": colors have invented names.
         noise: probability that a tool fails and changes nothing.
@@ -89,7 +106,8 @@ class Rasters(KeepsState[State]):
 
     A step's `info` has `tool_call`, `tool_error`, `executable`, `process` (1 for a swap after which more tiles are in
     place, and for a right answer), `format` (1 for an answer if every act could be read), `images` and `stratum` (the
-    kind). An observation's `image` is the picture, with one pixel for each place.
+    kind). An observation's `image` is the picture, with `scale` × `scale` pixels for each place: in its colors, or in
+    grays for a jigsaw. What the agent has not looked at yet is gray.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -103,7 +121,8 @@ class Rasters(KeepsState[State]):
         *,
         kinds: tuple[Kind, ...] = KINDS,
         tiles: Literal[2, 3] = 2,
-        text: Literal["board", "brief"] = "board",
+        text: Literal["board", "brief", "none"] = "board",
+        scale: PositiveInt = 1,
         tools: bool = True,
         names: Literal["plain", "renamed"] = "plain",
         noise: Fraction = 0.0,
@@ -116,7 +135,7 @@ class Rasters(KeepsState[State]):
         refuse.when_repeated(kinds=kinds)
         self._kinds, self._tiles = kinds, tiles
         self._params = {"kinds": list(kinds), "tiles": tiles}
-        self._brief, self._tools, self._noise, self._misread = text == "brief", tools, noise, misread
+        self._text, self._scale, self._tools, self._noise, self._misread = text, scale, tools, noise, misread
         self._words = Vocabulary({} if names == "plain" else dict(zip(COLORS, INVENTED, strict=True)))
         self._colors = [self._words.say(color) for color in COLORS]
         self._reward, self._max_turns = reward, max_turns
@@ -250,14 +269,15 @@ class Rasters(KeepsState[State]):
                 order = list(state.order)
                 first, second = int(one) - 1, int(other) - 1
                 order[first], order[second] = order[second], order[first]
-                return replace(state, order=tuple(order), said="", images=state.images + 1), False
+                return replace(state, order=tuple(order), said="", part=None, images=state.images + 1), False
             case ["crop", one]:
                 tiles = state.problem.tiles if state.problem.kind == "jigsaw" else 2
-                part = tile(self._seen(state), tiles, int(one) - 1)
-                return replace(state, said=f"{one}: {self._lines(state, part)}", images=state.images + 1), False
+                lines = self._lines(state, tile(self._seen(state), tiles, int(one) - 1))
+                said = f"{one}: {lines}" if lines else f"the image shows part {one}."
+                return replace(state, said=said, part=int(one), images=state.images + 1), False
             case ["zoom"]:
-                said = self._lines(state, self._seen(state))
-                return replace(state, said=said, images=state.images + 1), False
+                said = self._lines(state, self._seen(state)) or "the image shows the whole picture."
+                return replace(state, said=said, part=0, images=state.images + 1), False
             case ["count", color]:
                 found = int((self._seen(state) == self._colors.index(color)).sum())
                 return replace(state, said=f"{found} {color}.", images=state.images + 1), False
@@ -279,17 +299,27 @@ class Rasters(KeepsState[State]):
         }[found.kind]
         parts = [asked, state.said]
         if found.kind == "jigsaw":
-            parts.append(self._jumps(state) if self._brief else self._lines(state, self._seen(state)))
+            parts.append(self._jumps(state) if self._text == "brief" else self._lines(state, self._seen(state)))
         elif not self._tools:
             parts.append(self._lines(state, self._seen(state)))
-        hidden = found.kind != "jigsaw" and self._tools and state.images == 0
-        pixels = self._seen(state) * (255 // (LEVELS - 1 if found.kind == "jigsaw" else len(COLORS) - 1))
         return Observation(
             text=" ".join(part for part in parts if part),
-            image=np.repeat((pixels * (not hidden)).astype(np.uint8)[:, :, None], 3, axis=2),
+            image=self._image(state),
             legal=self._legal(state),
             state_key=f"{state.seed}/{state.order}/{state.said}/{state.images}",
         )
+
+    def _image(self, state: State) -> np.ndarray:
+        """The picture as far as the agent has looked at it."""
+        jigsaw = state.problem.kind == "jigsaw"
+        image = drawn(self._seen(state), colored=not jigsaw, scale=self._scale)
+        part, tiles = (state.part or 0, state.problem.tiles) if jigsaw else (state.part, 2)
+        if part == 0 or not self._tools:
+            return image
+        unseen = np.full_like(image, UNSEEN)
+        if part is not None:
+            tile(unseen, tiles, part - 1)[:] = tile(image, tiles, part - 1)
+        return unseen
 
     def _legal(self, state: State) -> list[str]:
         kind, count = state.problem.kind, len(state.order)
@@ -319,7 +349,9 @@ class Rasters(KeepsState[State]):
         return shown
 
     def _lines(self, state: State, pixels: np.ndarray) -> str:
-        """Rows of a picture as text: numbers for a jigsaw, letters of colors for a question."""
+        """Rows of a picture as text: numbers for a jigsaw, letters of colors for a question. "" if images show it."""
+        if self._text == "none":
+            return ""
         letters = ["k" if color == "black" else color[0] for color in self._colors]  # blue begins with b, too
         jigsaw = state.problem.kind == "jigsaw"
         return " / ".join(" ".join(str(value) if jigsaw else letters[value] for value in row) for row in pixels)

@@ -1,0 +1,89 @@
+"""The renderer for tokenizers with three tags, without a chat template, and the text of an observation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from palaestra.chat.reply_calls import calls_of
+from palaestra.chat.template_tools import call_in_words
+from palaestra.data import Observation, ToolCall
+from palaestra.errors import EpisodeFailure
+from palaestra.models.pictures import PictureReader
+from palaestra.models.tokenizer import ACTION, END, OBSERVATION
+from palaestra.tools.calls import Parsed
+
+Tools = Sequence[Mapping[str, Any]]  # as `palaestra.tools.Tool.declaration` gives them
+BLIND = "the model reads no pictures"
+
+
+def text_of(observation: Observation, *, blind: str = BLIND) -> str:
+    """The text of an observation.
+
+    Args:
+        blind: why the policy reads no images.
+
+    Raises: EpisodeFailure (boundary "environment"), without a text.
+    """
+    if observation.text is not None:
+        return observation.text
+    if observation.messages:
+        return "\n".join(message["content"] for message in observation.messages)
+    if observation.image is not None:
+        raise EpisodeFailure(
+            boundary="environment",
+            where="contexts",
+            what=f"an observation is an image without a text, and the policy cannot read it: {blind}.",
+            remedy="Use a vision–language model, or a network policy, or let the environment fill `Observation.text`.",
+        )
+    raise EpisodeFailure(
+        boundary="environment",
+        where="contexts",
+        what="an observation has neither `text` nor `messages`, so a language policy cannot read it.",
+        remedy="Fill `Observation.text`, or use a network policy, which reads `vector`.",
+    )
+
+
+class TagRenderer:
+    """Writes `instruction <|observation|> text <|action|>` … `<|end|>`, with three tags and without roles."""
+
+    instructed = False
+    pictures: PictureReader | None = None
+
+    def __init__(self, tokenizer: Any, *, blind: str = BLIND) -> None:
+        self._tokenizer, self.blind = tokenizer, blind
+        vocabulary = tokenizer.get_vocab()
+        self._open, self._close, self._end = (vocabulary[tag] for tag in (OBSERVATION, ACTION, END))
+        self.stop: tuple[int, ...] = (self._end,)
+        # A tag in the text of an observation stays text, so environments cannot forge turns. This needs a copy, because
+        # each call of the tokenizer itself resets `encode_special_tokens`.
+        self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
+        self._plain.encode_special_tokens = True
+        self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
+
+    def _encode_plain(self, text: str) -> tuple[int, ...]:
+        # A leading space makes the first word the same token as in the middle of a text.
+        return tuple(self._plain.encode(" " + text.strip(), add_special_tokens=False).ids)
+
+    def instruction(self, text: str) -> np.ndarray:
+        return np.array(self._encode(text), np.int32)
+
+    def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
+        return np.array([self._open, *self._encode(text_of(observation, blind=self.blind)), self._close], np.int32)
+
+    def action(self, text: str) -> np.ndarray:
+        return np.array([*self._encode(text), self._end], np.int32)
+
+    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
+        return self.action("\n".join(map(call_in_words, calls)))
+
+    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
+        kept = [int(i) for i in ids if i != self._end]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=True)).strip()
+
+    def calls(self, reply: str, tools: Tools) -> Parsed:
+        return calls_of(reply, tools)

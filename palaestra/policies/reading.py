@@ -1,0 +1,36 @@
+"""How a language policy reads: its renderer, which reads images if the model and its folder allow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palaestra.chat import renderer_for
+from palaestra.chat.render import Renderer, end_ids
+from palaestra.chat.tags import BLIND
+from palaestra.errors import RecipeError
+from palaestra.models.pictures import NoPictures, PictureReader
+
+
+def renderer_of(name: str, model: str | None, causal: Any, tokenizer: Any, pictures: bool | None) -> Renderer:
+    """The renderer, which reads images if the model and its folder allow it.
+
+    Raises: RecipeError, if `pictures` is true and it cannot.
+    """
+    reader, blind = None, BLIND
+    if pictures is False:
+        blind = "`pictures` of the policy is false"
+    elif model is not None:
+        try:
+            reader = PictureReader(model, tokenizer, causal)
+        except NoPictures as reason:
+            blind = str(reason)
+    if reader is not None and reader.template is not None:
+        tokenizer.chat_template = reader.template
+    made = renderer_for(tokenizer, stop=end_ids(causal), pictures=reader, blind=blind)
+    if pictures and made.pictures is None:
+        raise RecipeError(
+            where=f"policies.{name}.policy.language.pictures",
+            what=f"the policy cannot read pictures: {made.blind}.",
+            remedy="Leave it out: the policy then reads texts alone. Or use another vision–language model.",
+        )
+    return made

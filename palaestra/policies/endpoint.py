@@ -19,7 +19,7 @@ from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.endpoints import endpoint_from
-from palaestra.errors import RecipeError
+from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.models.pictures import opened
 from palaestra.registry import Positive, PositiveInt, register
 

@@ -80,6 +80,8 @@ class PictureReader:
                 f"{type(model).__name__} reads the tokens of a picture in both directions, and the engine and the "
                 "trainer read tokens from left to right"
             )
+        if getattr(getattr(model.config, "vision_config", None), "deepstack_visual_indexes", None):
+            raise NoPictures(f"{type(model).__name__} adds pictures to its layers, too, which is not done here")
         self.token_id = int(getattr(model.config, "image_token_id", None) or -1)
         if self.token_id < 0:
             raise NoPictures(f"the configuration of {type(model).__name__} names no `image_token_id`")
@@ -235,20 +237,14 @@ def reads_pictures(model: Any) -> bool:
 
 
 def picture_states(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """What the model reads in place of the placeholders of one picture: (placeholders, width), with gradient.
-
-    Raises: NotImplementedError, for a model whose pictures change its layers, too.
-    """
+    """What the model reads in place of the placeholders of one picture: (placeholders, width), with gradient."""
     place = model.get_input_embeddings().weight
     given = {
         name: tensor.to(place.device, model.dtype) if tensor.is_floating_point() else tensor.to(place.device)
         for name, tensor in inputs.items()
     }
     base: Any = base_of(model)
-    made = base.get_image_features(**given, return_dict=True)
-    if getattr(made, "deepstack_features", None):
-        raise NotImplementedError(f"{type(model).__name__} adds pictures to its layers, too, which is not done here")
-    states = made.pooler_output
+    states = base.get_image_features(**given, return_dict=True).pooler_output
     if isinstance(states, list | tuple):
         states = torch.cat([one.flatten(0, -2) for one in states])
     return states.flatten(0, -2).to(place.dtype)  # type: ignore[no-any-return]

@@ -36,7 +36,7 @@ from palaestra.data.table import rows_of
 from palaestra.engines import InProcessEngine
 from palaestra.engines.remote import RemoteEngine
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError
-from palaestra.models.pictures import own_inputs
+from palaestra.models.pictures import NoPictures, PictureReader, own_inputs
 from palaestra.policies.endpoint import EndpointSession
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.sequences import collate, pictures_of
@@ -324,7 +324,11 @@ def test_7_without_a_reader(folders: dict[str, Path], tmp_path: Path) -> None:
     assert policy_of(tmp_path).renderer.blind == "LlamaForCausalLM reads no pictures"
 
 
-def test_7_reasons(folders: dict[str, Path], tmp_path: Path) -> None:
+def both_directions(self: Any, input_ids: Any, token_type_ids: Any) -> None:
+    """The arguments by which Gemma 3 and PaliGemma learn which tokens are of an image."""
+
+
+def test_7_reasons(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = vision_folder(tmp_path, "smolvlm")
     template = (folder / "chat_template.jinja").read_text()
     (folder / "chat_template.jinja").write_text(template.replace("<image>", ""))
@@ -337,6 +341,14 @@ def test_7_reasons(folders: dict[str, Path], tmp_path: Path) -> None:
     policy_of(folder).check_numbers()  # it still reads texts
     with told(RecipeError, "packing"):
         policy_of(folders["llava"], packing=True)
+    policy = policy_of(folders["llava"])
+    policy.model.config.vision_config.deepstack_visual_indexes = [1]  # as Qwen3-VL
+    with pytest.raises(NoPictures, match="adds pictures to its layers"):
+        PictureReader(str(folders["llava"]), policy.tokenizer, policy.model)
+    monkeypatch.setattr(type(policy.model.base_model), "forward", both_directions)
+    with pytest.raises(NoPictures, match="in both directions"):
+        PictureReader(str(folders["llava"]), policy.tokenizer, policy.model)
+    monkeypatch.undo()
     with told(EpisodeFailure, "2 channels"):
         reader = policy_of(folders["llava"]).renderer.pictures
         reader.read(np.zeros((4, 4, 2), np.uint8))

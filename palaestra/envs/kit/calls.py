@@ -12,6 +12,7 @@ from typing import Any
 
 from palaestra.data import Action, ToolCall
 from palaestra.tools import Tool, Toolbox
+from palaestra.tools.format_json import HOW
 from palaestra.tools.schema import first_fault
 from palaestra.tools.tool import WrongArguments
 
@@ -49,8 +50,8 @@ def call_in(action: Action, box: Toolbox) -> ToolCall | str:
     calls = tuple(action.tool_calls)
     if not calls:
         parsed = box.read(action.value if isinstance(action.value, str) else "")
-        if parsed.fault is not None:
-            return parsed.fault
+        if parsed.fault is not None:  # without the hint: a chat template may ask for another form than bare JSON
+            return parsed.fault.removesuffix(HOW).rstrip(" .")
         calls = parsed.calls
     if len(calls) != 1:
         found = f"make one call in each turn, found {len(calls)}" if calls else "nothing was called"

@@ -247,10 +247,9 @@ class _WindowedSession(Session):
 
 def _differences(before: Observation, now: Observation) -> list[str]:
     """The names of the parts in which two observations differ."""
-    differing = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
-    if before.vector is None or now.vector is None:
-        same = before.vector is now.vector
-    else:
-        same = np.array_equal(before.vector, now.vector)
-    differing += [] if same else ["vector"]
-    return differing if np.array_equal(before.image, now.image) else [*differing, "image"]
+    texts = [name for name in ("text", "state_key") if getattr(before, name) != getattr(now, name)]
+    return texts + [name for name in ("vector", "image") if not _equal(getattr(before, name), getattr(now, name))]
+
+
+def _equal(before: np.ndarray | None, now: np.ndarray | None) -> bool:
+    return before is now if before is None or now is None else np.array_equal(before, now)

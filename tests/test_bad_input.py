@@ -296,7 +296,7 @@ def test_another_architecture(run: Run) -> None:
 
 def test_full_disk(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run("training.iterations=3").rename(tmp_path / "whole")
-    plain = checkpoint.save_file
+    plain = checkpoint.save_weights
 
     def full(tensors: Any, path: Path) -> None:
         if "step-000002" in str(path):
@@ -305,7 +305,7 @@ def test_full_disk(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) ->
         plain(tensors, path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "save_file", full)
+        patched.setattr(checkpoint, "save_weights", full)
         with pytest.raises(RunFolderError, match="the disk is full") as caught:
             run("training.iterations=3")
     assert "--resume" in caught.value.remedy

@@ -22,6 +22,7 @@ from palaestra.models.attention import take_kernel
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
+from palaestra.models.precision import chosen_dtype
 from palaestra.models.pretrained import located
 from palaestra.models.products import is_large
 from palaestra.models.recompute import enable_recomputation
@@ -119,7 +120,7 @@ class LanguagePolicy(Adaptable):
         else:
             self.source = model = located(model)
             # The weights are loaded in their type, so that no second copy is made.
-            dtype = "float32" if setup.settings is None else setup.settings.number_format
+            dtype = "float32" if setup.settings is None else chosen_dtype(setup.settings.dtype, setup.settings.device)
             causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
         config = causal.config.get_text_config()
         self.limit = int(getattr(config, "max_position_embeddings", context))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from palaestra.errors import RecipeError
 from palaestra.models.devices import free_bytes, run_device
+from palaestra.models.precision import chosen_dtype
 from palaestra.models.sizes import PolicySize
 from palaestra.registry import declared
 from palaestra.training.settings import PolicySettings, RunSettings
@@ -40,21 +41,25 @@ def needs_of(settings: RunSettings) -> list[Need]:
 
     Raises: CheckpointError, if a model is not on this machine.
     """
-    width = WIDTHS[settings.number_format]
+    width = WIDTHS[_dtype(settings)]
     rows: list[Need] = []
     passes: list[Need] = []
     for name, size in _sizes(settings).items():
         own = settings.policies[name]
         if size.holds_model:
-            rows.append(_weights(f"weights of {name}", size.model.parameters, width, settings.number_format))
+            rows.append(_weights(f"weights of {name}", size.model.parameters, width, _dtype(settings)))
         if not size.adds and own.trainable and (own.reference or settings.reference):
-            rows.append(_weights(f"reference of {name}", size.model.parameters, width, settings.number_format))
+            rows.append(_weights(f"reference of {name}", size.model.parameters, width, _dtype(settings)))
         if own.trainable:
             rows.append(_training(name, size, settings))
             passes += _pass(name, size, settings)
     if passes:
         rows.append(max(passes, key=lambda need: need.size))
     return rows
+
+
+def _dtype(settings: RunSettings) -> str:
+    return chosen_dtype(settings.dtype, settings.device)
 
 
 def _sizes(settings: RunSettings) -> dict[str, PolicySize]:
@@ -79,11 +84,11 @@ def _weights(what: str, count: int, width: int, dtype: str) -> Need:
 
 
 def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:
-    width = max(WIDTHS[settings.number_format], MASTER)
+    width = max(WIDTHS[_dtype(settings)], MASTER)
     kinds = ["gradients", "two states of the optimizer"]
     if size.adds:
         kinds.append("the additions themselves")
-    elif WIDTHS[settings.number_format] < MASTER:
+    elif WIDTHS[_dtype(settings)] < MASTER:
         kinds.append("master weights")
     dtype = "float64" if width > MASTER else "float32"
     how = f"{size.trained / 1e6:,.1f} million trained weights in {dtype}: {', '.join(kinds)}"
@@ -95,7 +100,7 @@ def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
     budget, model = settings.training.token_budget, size.model
     if model.kept_per_token is None:
         return []
-    each = int(TEMPORARY * model.kept_per_token * WIDTHS[settings.number_format])
+    each = int(TEMPORARY * model.kept_per_token * WIDTHS[_dtype(settings)])
     logits = min(budget * model.vocabulary, size.chunk) * MASTER * LOGITS
     how = f"training.token_budget={budget}: {shown(each)} a token, and {shown(logits)} of logits"
     return [Need(what=f"one pass of an update of {name}", size=budget * each + logits, how=how, always=False)]
@@ -106,7 +111,7 @@ def further_lines(settings: RunSettings) -> list[str]:
     lines = []
     for name, size in _sizes(settings).items():
         if size.holds_model and size.model.cache_per_token is not None:
-            each = size.model.cache_per_token * WIDTHS[settings.number_format]
+            each = size.model.cache_per_token * WIDTHS[_dtype(settings)]
             lines.append(f"cache of {name}: {shown(each)} for each token of a session, {shown(1000 * each)} for 1,000")
         if settings.policies[name].trainable and size.model.kept_per_token is None:
             lines.append(f"one pass of an update of {name} cannot be counted for this architecture")
@@ -142,7 +147,7 @@ def _remedy(settings: RunSettings, rows: list[Need], free: int) -> str:
         fits = int(budget * 0.9 * (free - held) / passing) // 64 * 64
         if fits:
             return f"Set training.token_budget={fits}, or a smaller number."
-    if settings.number_format != "bfloat16":
+    if _dtype(settings) != "bfloat16":
         return "Set dtype=bfloat16, train low-rank additions instead of all weights (`lora`), or take a smaller model."
     return "Train low-rank additions instead of all weights (`lora`), or take a smaller model."
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 
 from palaestra.bound import BoundPart, bind
-from palaestra.models.precision import chosen_dtype
 from palaestra.options import Aggregation
 from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
@@ -190,11 +189,6 @@ class RunSettings(Section):
     def role(self, agent: str) -> RoleSettings:
         """The settings of one role: its own, those of `*`, or the defaults."""
         return self.agents.get(agent) or self.agents.get("*") or self._other_role
-
-    @property
-    def number_format(self) -> str:
-        """The type of weights on this machine: `dtype`, or what `auto` means here."""
-        return chosen_dtype(self.dtype, self.device)
 
     @property
     def several_updates(self) -> bool:

@@ -14,7 +14,7 @@ from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Context, Engine, Policy, complete
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
-from palaestra.models.precision import set_dtype
+from palaestra.models.precision import chosen_dtype, set_dtype
 from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
 from palaestra.rollout.programs import demonstration_of, play, roles_of
@@ -84,7 +84,9 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
         if base is not None:
             _check_base(name, base, below, settings)
     for name in sorted(settings.policies, key=lambda name: below[name] is not None):
-        setup.policies[name] = _policy(name, settings.policies[name], setup, dtype=settings.number_format)
+        setup.policies[name] = _policy(
+            name, settings.policies[name], setup, dtype=chosen_dtype(settings.dtype, settings.device)
+        )
     setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 

@@ -137,7 +137,7 @@ class ToolTasks:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def instruction(self, agent: str) -> str:
-        """What the questions are, and how tools are called. With `manual`, the observation itself lists the tools."""
+        """What the questions are, and with `manual` an example of a call. The observation itself then lists the tools."""
         about = "You answer questions with tools. Call tools until you know the answer, then give it with `answer`."
         if self._questions is None:
             about += (
@@ -148,7 +148,8 @@ class ToolTasks:
         call = ToolCall(name=ANSWER, arguments={"text": "760"})
         return write_manual(
             about + refer,
-            example=Toolbox([_answer_tool()], format=self._format).write(call),
+            # Without a manual, the chat template says how calls are written.
+            example=Toolbox([_answer_tool()], format=self._format).write(call) if self._manual else "",
             ending=f"The answer ends the episode. It succeeds if it is right.{turn_limit(self._max_turns)}",
         )
 

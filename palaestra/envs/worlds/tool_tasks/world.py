@@ -137,7 +137,7 @@ class ToolTasks:
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def instruction(self, agent: str) -> str:
-        """What the questions are, and with `manual` an example of a call. The observation itself then lists the tools."""
+        """What the questions are, and with `manual` an example of a call. The observation then lists the tools."""
         about = "You answer questions with tools. Call tools until you know the answer, then give it with `answer`."
         if self._questions is None:
             about += (

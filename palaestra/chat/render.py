@@ -13,7 +13,7 @@ import numpy as np
 
 from palaestra.chat.quoting import Quoting
 from palaestra.chat.reply_calls import calls_of
-from palaestra.chat.tags import BLIND, TagRenderer, text_of
+from palaestra.chat.tags import BLIND, TagRenderer, Tools, text_of
 from palaestra.chat.template_tools import (
     Support,
     call_in_words,
@@ -39,7 +39,6 @@ CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
 THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
-Tools = Sequence[Mapping[str, Any]]  # as `palaestra.tools.Tool.declaration` gives them
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 

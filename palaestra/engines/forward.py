@@ -285,7 +285,7 @@ class _Adapted:
         if found is None:
             return _product(x, linear)
         layer, a, b, scaling = found
-        return _product(x, layer).add_(F.linear(F.linear(x, a.to(x.dtype)), b.to(x.dtype)), alpha=scaling)
+        return _product(x, layer).addmm_(F.linear(x, a.to(x.dtype)), b.to(x.dtype).t(), alpha=scaling)
 
 
 def _normalized(x: Tensor, norm: Any) -> Tensor:

@@ -18,11 +18,12 @@ CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.
 NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart model test test-all test-gpu pins lint format docs bench clean
+.PHONY: help install develop quickstart model test smoke test-all test-gpu pins lint format docs bench clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
+	@echo "smoke       benchmarks and recipes, each for a moment"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
 	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
@@ -52,7 +53,11 @@ model: $(DEV)
 	@$(BIN)/palaestra model
 
 test: model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not smoke"
+
+# Benchmarks and recipes from end to end, at a size that measures nothing.
+smoke: model
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "smoke and not slow"
 
 test-all: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)

@@ -264,6 +264,11 @@ class Batch:
         self._sizes = sizes if decoding else sizes[1:]
         self._masks: dict[object, Tensor] = {}
 
+    def padded_last(self) -> Tensor:
+        """`last`, padded like the tokens, so that the last product treats a row alike in every batch."""
+        count = len(self.last)
+        return F.pad(self.last, (0, round_up(count, ROW_MULTIPLE) - count))
+
     def attend(
         self,
         layer: int,

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeGuard
+from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from transformers import LlamaForCausalLM, PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from palaestra.engines.asked import Asked, asked_by, chooses_keys, own_logits, reads_both_directions, takes_positions
-from palaestra.engines.attention import ROW_MULTIPLE, Attend, Batch, Row, round_up
+from palaestra.engines.attention import Attend, Batch, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Shape
+from palaestra.engines.llama import LlamaForward, is_plain_llama
 from palaestra.engines.session import Statistics
 from palaestra.errors import ContractError
-from palaestra.models.adapters import Addition, low_rank
 from palaestra.models.own_head import language_part
 from palaestra.models.pictures import embed
 from palaestra.models.sizes import cache_shape
 
-# (batch) → logits (rows, vocabulary) after each row's last token, in packing order
-Forward = Callable[[Batch], Tensor]
+
+class Forward(Protocol):
+    """The forward pass of one model."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Logits (rows, vocabulary) after each row's last token, in packing order."""
+
+    def weights_changed(self) -> None:
+        """Read the weights again."""
+
 
 ATTENTION = "palaestra_blocks"
 # What the code of an architecture may raise where the engine gives it something that it does not know.
@@ -55,12 +62,6 @@ def shape_of(model: PreTrainedModel) -> Shape:
     return Shape(layers=layers, heads=heads, width=width, value_width=value_width)
 
 
-def _padded_last(batch: Batch) -> Tensor:
-    # Padded like the tokens, so that the last product treats a row alike in every batch.
-    count = len(batch.last)
-    return F.pad(batch.last, (0, round_up(count, ROW_MULTIPLE) - count))
-
-
 # ---- any model --------------------------------------------------------------------------------------------
 class TransformersForward:
     """The forward pass of any causal LM that calls transformers' attention interface, with the engine's attention."""
@@ -79,11 +80,14 @@ class TransformersForward:
                 **given,
                 position_ids=batch.positions[None] if batch.axes is None else batch.axes[:, None],
                 use_cache=False,
-                logits_to_keep=_padded_last(batch),
+                logits_to_keep=batch.padded_last(),
             )
         if self._gives_all:  # a few architectures ignore what they do not know
             return result.logits[0, batch.last]  # type: ignore[no-any-return]
         return result.logits[0, : len(batch.last)]  # type: ignore[no-any-return]
+
+    def weights_changed(self) -> None:
+        """Nothing to do: each pass calls the modules of the model."""
 
 
 @contextmanager
@@ -205,94 +209,3 @@ def _refused(model: PreTrainedModel, why: str) -> ContractError:
         what=f"this architecture cannot be served: {why}.",
         remedy="Use a decoder whose every layer calls transformers' attention interface (Llama, Qwen, Gemma, …).",
     )
-
-
-# ---- plain Llama ------------------------------------------------------------------------------------------
-def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
-    """Whether the module is Llama as transformers wrote it, with plain adapters at most: no hooks, and no rotation that
-    depends on the length."""
-    if type(model) is not LlamaForCausalLM or model.model.rotary_emb.rope_type not in ("default", "linear", "llama3"):
-        return False
-    ours = ("torch.nn.modules.", "transformers.models.llama.", "transformers.activations")
-    return all(
-        (type(part).__module__.startswith(ours) or low_rank(part) is not None) and not _hooked(part)
-        for part in model.modules()
-    )
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
-
-
-class LlamaForward:
-    """Computes a Llama on packed tokens with the model's weights, in a third of the calls that its modules make.
-
-    For small models, calls take most of the time of a step.
-    """
-
-    def __init__(self, model: LlamaForCausalLM, *, length: int) -> None:
-        self.model = model
-        additions = {part: found for part in model.modules() if (found := low_rank(part)) is not None}
-        self._product = _Adapted(additions) if additions else _product
-        weight = model.model.embed_tokens.weight
-        positions = torch.arange(length, device=weight.device)[None]
-        with torch.no_grad():
-            cosine, sine = model.model.rotary_emb(weight[:1], positions)
-        self.cosine, sine = cosine[0, :, None], sine[0, :, None]  # (length, 1, head width)
-        low, high = sine.chunk(2, -1)
-        self.sine = torch.cat((-low, high), -1)
-
-    def __call__(self, batch: Batch) -> Tensor:
-        decoder = self.model.model
-        cosine, sine = self.cosine[batch.positions], self.sine[batch.positions]
-        hidden = F.embedding(batch.ids, decoder.embed_tokens.weight)
-        for number, layer in enumerate(decoder.layers):
-            hidden = hidden + self._attention(number, layer, hidden, cosine, sine, batch)
-            normed = _normalized(hidden, layer.post_attention_layernorm)
-            mlp = layer.mlp
-            inner = mlp.act_fn(self._product(normed, mlp.gate_proj)).mul_(self._product(normed, mlp.up_proj))
-            hidden = hidden + self._product(inner, mlp.down_proj)
-        last = _normalized(hidden[_padded_last(batch)], decoder.norm)
-        return self._product(last, self.model.lm_head)[: len(batch.last)]
-
-    def _attention(self, number: int, layer: Any, hidden: Tensor, cosine: Tensor, sine: Tensor, batch: Batch) -> Tensor:
-        attention = layer.self_attn
-        normed = _normalized(hidden, layer.input_layernorm)
-        query, key, value = (
-            self._product(normed, part) for part in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        size, tokens, width = query.shape[1], query.shape[0], attention.head_dim
-        both = _rotated(torch.cat((query, key), 1).view(tokens, -1, width), cosine, sine)
-        query, key = both[:, : size // width], both[:, size // width :]
-        mixed = batch.attend(number, query, key, value.view(tokens, -1, width), scaling=attention.scaling)
-        return self._product(mixed.flatten(1), attention.o_proj)
-
-
-def _product(x: Tensor, linear: Any) -> Tensor:
-    return F.linear(x, linear.weight, linear.bias)
-
-
-class _Adapted:
-    """Products of linear layers, some of which have low-rank additions."""
-
-    def __init__(self, additions: Mapping[Any, tuple[Any, Addition]]) -> None:
-        self._additions = {
-            part: (layer, found.a.weight, found.b.weight, found.scaling) for part, (layer, found) in additions.items()
-        }
-
-    def __call__(self, x: Tensor, linear: Any) -> Tensor:
-        found = self._additions.get(linear)
-        if found is None:
-            return _product(x, linear)
-        layer, a, b, scaling = found
-        return _product(x, layer).addmm_(F.linear(x, a.to(x.dtype)), b.to(x.dtype).t(), alpha=scaling)
-
-
-def _normalized(x: Tensor, norm: Any) -> Tensor:
-    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-
-
-def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary positions: x · cos + (x₂, x₁) · (−sin, sin) for halves x₁, x₂ of (tokens, heads, width)."""
-    low, high = x.chunk(2, -1)
-    return (x * cosine).addcmul_(torch.cat((high, low), -1), sine)

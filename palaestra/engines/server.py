@@ -69,6 +69,7 @@ class PolicyServer:
     def weights_changed(self, version: int) -> None:
         """Make all caches invalid, since they belong to older weights. A session is computed anew at its next use."""
         self.version = version
+        self._forward.weights_changed()
         self.sleep()
 
     def sleep(self) -> None:

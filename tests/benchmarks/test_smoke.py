@@ -28,6 +28,7 @@ from palaestra.testing import TinyModel
 from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.training.start import train
 
+pytestmark = pytest.mark.smoke
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
 TINY = ["training.iterations=1", "rollout.tasks=2", "evaluation.tasks=2"]

@@ -105,6 +105,7 @@ def changed() -> list[str]:
 QUICK = {*SOME, *changed()[:MOST]}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "words",
     [words if words[1] in QUICK else pytest.param(words, marks=pytest.mark.slow) for words in commands()],

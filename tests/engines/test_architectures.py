@@ -26,7 +26,8 @@ from transformers import (
 )
 
 from palaestra.engines import InProcessEngine
-from palaestra.engines.forward import LlamaForward, TransformersForward, is_plain_llama
+from palaestra.engines.forward import TransformersForward
+from palaestra.engines.llama import LlamaForward, is_plain_llama
 from palaestra.errors import ContractError
 from tests.engines.conversations import VOCABULARY, Talker, assert_true_to, lively, small_model
 from tests.messages import told

@@ -22,7 +22,8 @@ from torch import Tensor
 from palaestra.data import RunSetup
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
-from palaestra.engines.forward import LlamaForward, TransformersForward, forward_of
+from palaestra.engines.forward import TransformersForward, forward_of
+from palaestra.engines.llama import LlamaForward
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models import load_causal_lm
 from palaestra.models.adapters import own_weights, sharing

@@ -1,0 +1,169 @@
+"""The forward pass of a plain Llama over packed tokens, computed with the model's weights in few calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from palaestra.engines.attention import Batch
+from palaestra.models.adapters import low_rank
+
+
+def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
+    """Whether the module is Llama as transformers wrote it, with plain adapters at most: no hooks, and no rotation that
+    depends on the length."""
+    if type(model) is not LlamaForCausalLM or model.model.rotary_emb.rope_type not in ("default", "linear", "llama3"):
+        return False
+    ours = ("torch.nn.modules.", "transformers.models.llama.", "transformers.activations")
+    return all(
+        (type(part).__module__.startswith(ours) or low_rank(part) is not None) and not _hooked(part)
+        for part in model.modules()
+    )
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+
+
+class LlamaForward:
+    """Computes a Llama on packed tokens with the model's weights, in a fifth of the calls that its modules make.
+
+    For small models, and for few tokens, calls take most of the time of a step. Layers that read the same input are
+    computed by one product. Their weights become views of one tensor for that.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, *, length: int) -> None:
+        self.model = model
+        self._layers = [_Layer(layer) for layer in model.model.layers]
+        self._head = _Product([model.lm_head])
+        weight = model.model.embed_tokens.weight
+        positions = torch.arange(length, device=weight.device)[None]
+        with torch.no_grad():
+            cosine, sine = model.model.rotary_emb(weight[:1], positions)
+        self.cosine, sine = cosine[0, :, None], sine[0, :, None]  # (length, 1, head width)
+        low, high = sine.chunk(2, -1)
+        self.sine = torch.cat((-low, high), -1)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Logits (rows, vocabulary) after each row's last token, in packing order."""
+        decoder = self.model.model
+        cosine, sine = self.cosine[batch.positions], self.sine[batch.positions]
+        hidden = F.embedding(batch.ids, decoder.embed_tokens.weight)
+        for number, layer in enumerate(self._layers):
+            hidden = layer(number, hidden, cosine, sine, batch)
+        last = _normalized(hidden[batch.padded_last()], decoder.norm)
+        return self._head(last)[: len(batch.last)]
+
+    def weights_changed(self) -> None:
+        """Read the weights again."""
+        for layer in self._layers:
+            layer.weights_changed()
+        self._head.weights_changed()
+
+
+class _Layer:
+    """One decoder layer."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._norms = layer.input_layernorm, layer.post_attention_layernorm
+        self._width, self._scaling, self._act = attention.head_dim, attention.scaling, mlp.act_fn
+        self._attend = _Product([attention.q_proj, attention.k_proj, attention.v_proj])
+        self._mix = _Product([attention.o_proj])
+        self._expand = _Product([mlp.gate_proj, mlp.up_proj])
+        self._contract = _Product([mlp.down_proj])
+        self._rotated = sum(self._attend.sizes[:2]) // self._width  # heads of queries and keys
+        self._queries = self._attend.sizes[0] // self._width
+
+    def __call__(self, number: int, hidden: Tensor, cosine: Tensor, sine: Tensor, batch: Batch) -> Tensor:
+        """The layer's output (tokens, width) for its input; `number` is its place among the layers."""
+        first, second = self._norms
+        heads = self._attend(_normalized(hidden, first)).view(len(hidden), -1, self._width)
+        both, value = heads[:, : self._rotated], heads[:, self._rotated :]
+        both = _rotate(both, cosine, sine)
+        query, key = both[:, : self._queries], both[:, self._queries :]
+        mixed = batch.attend(number, query, key, value, scaling=self._scaling)
+        hidden = hidden + self._mix(mixed.flatten(1))
+        gate, up = self._expand(_normalized(hidden, second)).chunk(2, -1)
+        return hidden + self._contract(self._act(gate).mul_(up))
+
+    def weights_changed(self) -> None:
+        """Read the weights again."""
+        for product in (self._attend, self._mix, self._expand, self._contract):
+            product.weights_changed()
+
+
+class _Product:
+    """Linear layers that read the same input, some of them with low-rank additions, as one product.
+
+    Their weights are made views of one tensor, so that no number is in memory twice.
+
+    Attributes:
+        sizes: the width of each layer's output.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        found = [low_rank(layer) for layer in layers]
+        plain: list[Any] = [layer if one is None else one[0] for layer, one in zip(layers, found, strict=True)]
+        self._plain, self._additions = plain, [None if one is None else one[1] for one in found]
+        self.sizes = [len(layer.weight) for layer in plain]
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Read the weights again. The additions are copied in the type of the layers."""
+        with torch.inference_mode(False), torch.no_grad():
+            self._weight = _joined([layer.weight for layer in self._plain])
+            biases = [layer.bias for layer in self._plain]
+            self._bias = None if biases[0] is None else torch.cat(biases)
+            given = [one for one in self._additions if one is not None]
+            self._a = self._b = None
+            if given:
+                ranks = [0 if one is None else len(one.a.weight) for one in self._additions]
+                self._a = torch.cat([one.a.weight for one in given]).to(self._weight.dtype)  # (all ranks, in)
+                self._b = self._weight.new_zeros(sum(ranks), sum(self.sizes))
+                row = column = 0
+                for one, rank, size in zip(self._additions, ranks, self.sizes, strict=True):
+                    if one is not None:
+                        self._b[row : row + rank, column : column + size] = one.b.weight.t() * one.scaling
+                    row, column = row + rank, column + size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (tokens, in) ↦ the outputs of all layers, side by side."""
+        result = F.linear(x, self._weight, self._bias)
+        if self._a is None or self._b is None:
+            return result
+        return result.addmm_(F.linear(x, self._a), self._b)
+
+
+def _joined(weights: Sequence[Tensor]) -> Tensor:
+    """One tensor whose rows are those of all weights. The weights become views of it, unless they are already."""
+    first = weights[0]
+    if len(weights) == 1:
+        return first.detach()
+    end, near = first.data_ptr(), True
+    for weight in weights:
+        near = near and weight.data_ptr() == end and weight.is_contiguous()
+        near = near and weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        end += weight.numel() * weight.element_size()
+    rows = [len(weight) for weight in weights]
+    if near:
+        return first.detach().as_strided((sum(rows), first.shape[1]), first.stride())
+    joined = torch.cat([weight.detach() for weight in weights])
+    for weight, part in zip(weights, joined.split(rows), strict=True):
+        weight.data = part
+    return joined
+
+
+def _normalized(x: Tensor, norm: Any) -> Tensor:
+    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary positions: x · cos + (x₂, x₁) · (−sin, sin) for halves x₁, x₂ of (tokens, heads, width)."""
+    low, high = x.chunk(2, -1)
+    return (x * cosine).addcmul_(torch.cat((high, low), -1), sine)

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -77,9 +78,10 @@ def evaluate(
     recipe: Layers,
     policy: Annotated[str | None, typer.Option(help="Play with this scripted policy instead: expert, random.")] = None,
     checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
+    episodes: Annotated[Path | None, typer.Option(help="Write all episodes to trajectories.jsonl in this folder.")] = None,
 ) -> None:
     """Evaluate a run folder, or a recipe before training, on its evaluation tasks."""
-    _command("evaluate", recipe=recipe, policy=policy, checkpoint=checkpoint)
+    _command("evaluate", recipe=recipe, policy=policy, checkpoint=checkpoint, episodes=episodes)
 
 
 @app.command()

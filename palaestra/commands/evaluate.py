@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from palaestra.bound import BoundPart, bind
 from palaestra.commands.runs import checkpoint_of, resolve, run_folder, trained_setup
+from palaestra.errors import RunFolderError
 from palaestra.evaluation.panels import failure_line, interval_line, result_line
 from palaestra.rollout.programs import roles_of
+from palaestra.store.episodes import EpisodeLog
 from palaestra.training.checkpoint import read_state
 from palaestra.training.monitor import Panel
 from palaestra.training.settings import PolicySettings, RunSettings, default_role
 from palaestra.training.setup import build_setup
 
 
-def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) -> None:
+def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None, episodes: Path | None = None) -> None:
     """Play the panel of evaluation tasks. Print the interval, and as last line `success 0.912 on 256 held-out tasks`.
 
     The line says "held-out" only for a run folder whose training met none of the tasks. For a recipe or a scripted
@@ -26,19 +29,38 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None) ->
         recipe: recipe files and overrides, or a run folder.
         policy: play all roles with this scripted policy; None: with the policies of the recipe.
         checkpoint: iteration of the checkpoint; None: the newest.
+        episodes: a folder for all episodes, as a run keeps them in trajectories.jsonl; None: keep none.
+
+    Raises: RunFolderError, if `episodes` already has some.
     """
+    log = _log(episodes)
     found = resolve(recipe)
     settings = scripted(found.settings, policy) if policy else found.settings
     folder = run_folder(recipe) if policy is None else None
     setup = build_setup(settings) if folder is None else trained_setup(settings, folder, checkpoint)
     with closing(setup.runner), closing(Panel(settings, setup)) as panel:
         panel.load_state_dict({} if folder is None else read_state(checkpoint_of(folder, checkpoint)).get("panel", {}))
-        evaluation, _ = panel.play()
+        evaluation, played = panel.play()
         tasks = panel.described
+    if log is not None:
+        log.append(0, f"eval/{evaluation.name}", played)
     print(interval_line(evaluation))
     if evaluation.failed:
         print(failure_line(evaluation))
     print(result_line(evaluation, tasks=tasks))
+
+
+def _log(folder: Path | None) -> EpisodeLog | None:
+    """The empty log in this folder, which is made."""
+    if folder is None:
+        return None
+    log = EpisodeLog(folder)
+    if log.lines.path.exists():
+        raise RunFolderError(
+            where=str(folder), what="it has episodes already.", remedy="Choose another folder for --episodes."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return log
 
 
 def scripted(settings: RunSettings, policy: str) -> RunSettings:

@@ -1,4 +1,6 @@
-"""`palaestra eval`: (1) a run folder, its newest or another checkpoint; (2) scripted policies; (3) faults."""
+"""`palaestra eval`: (1) a run folder, its newest or another checkpoint; (2) scripted policies; (3) faults; (4) the
+episodes are kept.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from palaestra.store.episodes import EpisodeLog
 from tests.commands.conftest import Command
 
 LAST = re.compile(r"success \d\.\d{3} on 4 tasks of the split eval")
@@ -48,3 +51,12 @@ def test_2_failed_episodes_are_said(recipe: Path, palaestra: Command) -> None:
 def test_3_faults(folder: Path, palaestra: Command, arguments: tuple[object, ...], message: str) -> None:
     done = palaestra("eval", *arguments)
     assert done.code == 2 and message in done.err
+
+
+def test_4_episodes(recipe: Path, palaestra: Command) -> None:
+    assert palaestra("eval", recipe, "--policy", "expert", "--episodes", "kept/all").code == 0
+    rows = EpisodeLog("kept/all").read()
+    assert len(rows) == 4 and all(trajectory.outcome == 1 for _, _, trajectory in rows)
+    done = palaestra("eval", recipe, "--policy", "random", "--episodes", "kept/all")
+    assert done.code == 2 and "it has episodes already" in done.err
+    assert len(EpisodeLog("kept/all").read()) == 4

@@ -78,7 +78,9 @@ def evaluate(
     recipe: Layers,
     policy: Annotated[str | None, typer.Option(help="Play with this scripted policy instead: expert, random.")] = None,
     checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
-    episodes: Annotated[Path | None, typer.Option(help="Write all episodes to trajectories.jsonl in this folder.")] = None,
+    episodes: Annotated[
+        Path | None, typer.Option(help="Write all episodes to trajectories.jsonl in this folder.")
+    ] = None,
 ) -> None:
     """Evaluate a run folder, or a recipe before training, on its evaluation tasks."""
     _command("evaluate", recipe=recipe, policy=policy, checkpoint=checkpoint, episodes=episodes)

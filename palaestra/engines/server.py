@@ -18,6 +18,7 @@ from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import EpisodeFailure
 from palaestra.models.pictures import reads_pictures
 
+PATIENCE = 64  # steps; a session that was idle for so long gives way to any other
 Answers = tuple[Sequence[SessionState], Tensor]  # logits (sessions, vocabulary) after each session's last id
 
 
@@ -55,7 +56,7 @@ class PolicyServer:
         self.reads_pictures = reads_pictures(model)
         self.vocabulary: int = model.config.get_text_config().vocab_size
         self.max_sessions = max_sessions
-        self._clock = 0
+        self._steps = self._births = 0
         self._plan: DecodePlan | None = None
         self._placed: dict[SessionState, None] = {}
         weight = next(model.parameters())
@@ -106,8 +107,7 @@ class PolicyServer:
             if self.max_sessions is not None and len(self._placed) >= self.max_sessions:
                 return False
             self._placed[session] = None
-        self._clock += 1
-        session.used = self._clock
+        session.used = self._steps
         return True
 
     def _adopt(self, session: SessionState, blocks: Sequence[int], cached: int, whole: int) -> None:
@@ -116,28 +116,32 @@ class PolicyServer:
         self.store.give(session.blocks)
         session.blocks, session.cached, session.whole = list(blocks), cached, whole
 
-    def _evict(self) -> bool:
-        """Take the blocks of the idle session that was not used for the longest time."""
-        idle = [session for session in self._placed if session.request is None]
-        if idle:
-            self.release(min(idle, key=lambda session: session.used))
-            self.statistics.evictions += 1
-        return bool(idle)
+    def _yield_to(self, session: SessionState) -> bool:
+        """Release another session. Returns False, if this one has to wait instead.
 
-    def _reserve(self, session: SessionState, sessions: Sequence[SessionState]) -> bool:
-        """Give a session the blocks of its next pass.
-
-        If there are none, idle sessions lose theirs, and then the youngest of those that came later.
+        Sessions that have been idle for long give way first, then younger ones, the youngest first. An older one that
+        has just got its response stays, since its next request comes soon. Otherwise, where memory is short, every
+        session would be computed anew in every turn. It gives way if no older one is at work, so there is progress.
         """
-        while not self._extend(session):
-            if self._evict():
-                continue
-            younger = sessions[sessions.index(session) + 1 :]
-            victim = next((other for other in reversed(younger) if other.blocks), None)
-            if victim is None:
+        others = [one for one in self._placed if one is not session and (one.blocks or self.max_sessions is not None)]
+        victim = min((one for one in others if one.request is None), key=lambda one: one.used, default=None)
+        if victim is None or self._steps - victim.used < PATIENCE:
+            youngest = max(others, key=lambda one: one.born, default=session)
+            if youngest.born > session.born:
+                victim = youngest
+            elif any(one.request is not None for one in others):
                 return False
-            self.release(victim)
-            self.statistics.evictions += 1
+        if victim is None:
+            return False
+        self.release(victim)
+        self.statistics.evictions += 1
+        return True
+
+    def _reserve(self, session: SessionState) -> bool:
+        """Give a session the blocks of its next pass. Returns False, if it has to wait."""
+        while not self._extend(session):
+            if not self._yield_to(session):
+                return False
         return True
 
     def _extend(self, session: SessionState) -> bool:
@@ -169,14 +173,21 @@ class PolicyServer:
         """Draw one more token for every session that has memory or can get it. A failed session stops no other.
 
         Args:
-            sessions: with requests in progress, in order of arrival. An earlier one never waits for a later one.
+            sessions: with requests in progress, in order of arrival. An older session never waits for a younger one.
         """
+        self._steps += 1
+        for session in sessions:
+            if not session.born:
+                self._births += 1
+                session.born = self._births
         answers: list[Answers] = []
-        waiting = [session for session in sessions if self._place(session) or (self._evict() and self._place(session))]
+        by_age = sorted(sessions, key=lambda session: session.born)
+        placed = [one for one in by_age if self._place(one) or (self._yield_to(one) and self._place(one))]
+        waiting = [session for session in placed if session in self._placed]
         while waiting:
             leaders, waiting = self._split(waiting, answers)
             # An older session may take the blocks of a younger one that has just got them.
-            ready = [one for one in leaders if one in self._placed and self._reserve(one, sessions)]
+            ready = [one for one in leaders if one in self._placed and self._reserve(one)]
             for chunk in _chunks([session for session in ready if session in self._placed], self.chunk_tokens):
                 answers += self._compute(chunk)
             waiting = [session for session in waiting if session in self._placed]

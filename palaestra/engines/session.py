@@ -83,7 +83,8 @@ class SessionState:
         whole: how many leading blocks were computed in pieces of 64 ids, as any session with these ids computes them.
         seen: the most ids that were ever computed; what is computed again is counted.
         forked: whether another session began with the same ids, so that what comes next may be common too.
-        used: when it was last worked on; the longest unused session loses its blocks first.
+        born: its place in the order of first requests, from 1; 0: it had none. A session waits for no younger one.
+        used: the step of the engine at which it was last worked on.
         request: in progress; None between two requests. start: where its prompt begins in `ids`.
         future: resolves to the response.
         tokens, logprobs, entropy, versions: of the response so far.
@@ -97,6 +98,7 @@ class SessionState:
     whole: int = 0
     seen: int = 0
     forked: bool = False
+    born: int = 0
     used: int = 0
     request: Request | None = None
     start: int = 0

@@ -6,6 +6,8 @@
 3. tokens and log-probabilities are bit for bit the same, whether a beginning was shared or computed, with others or
    alone, and in any order of arrival;
 4. the oldest request always finishes; a request that can never fit is refused with the numbers;
+   where memory is short, older sessions go on with theirs, and younger ones wait until these end, so that little is
+   computed twice; sessions that are idle for long, or that nobody closes, keep nobody waiting;
 5. `publish` and `sleep` free the memory, and sessions go on;
 6. amounts of memory are bytes, a text or a share;
 7. a prompt longer than `chunk_tokens` is read in several passes of at most so many ids, with the same bits.
@@ -200,6 +202,56 @@ def test_4_the_oldest_finishes_and_what_cannot_fit_is_refused() -> None:
     asyncio.run(asyncio.wait_for(play(), 60))
     assert engine.statistics.evictions > 0 and stored(engine) <= 4 * block_bytes(model)
     for talker in talkers:
+        assert_true_to(model, talker)
+
+
+def test_4_older_sessions_keep_their_memory() -> None:
+    model = small_model()
+    engine = InProcessEngine(models={"p": model}, memory=8 * block_bytes(model))  # for 4 of 24 sessions
+    talkers = [Talker(engine, number) for number in range(24)]
+
+    async def live(talker: Talker) -> None:
+        for turn in range(6):
+            await talker.say(ids(*range(talker.session, talker.session + 9)), seed=turn, max_tokens=6)
+            for _ in range(talker.session % 7):
+                await asyncio.sleep(0)
+        engine.close(talker.session)
+
+    async def play() -> None:
+        await asyncio.gather(*map(live, talkers))
+
+    asyncio.run(play())
+    statistics = engine.statistics
+    assert statistics.evictions > 0 and statistics.held_bytes == 0
+    assert statistics.recomputed_tokens < 0.3 * statistics.computed_tokens
+    for talker in talkers:
+        assert_true_to(model, talker)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_4_idle_sessions_keep_nobody_waiting(busy: bool) -> None:
+    """Four old sessions fill the memory, and nobody closes them. With `busy`, two take turns in being at work."""
+    model = small_model()
+    engine = InProcessEngine(models={"p": model}, memory=4 * block_bytes(model))
+    old, young = [Talker(engine, number) for number in range(4)], Talker(engine, "young")
+    ended = False
+
+    async def work(talker: Talker) -> None:
+        while not ended:
+            await talker.say(ids(1), max_tokens=1)
+
+    async def play() -> None:
+        nonlocal ended
+        for talker in old:
+            await talker.say(ids(1, 2, 3), max_tokens=1)
+        working = [asyncio.create_task(work(talker)) for talker in old[:2] if busy]
+        await young.say(ids(4, 5), max_tokens=2)
+        ended = True
+        await asyncio.gather(*working)
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+    assert len(young.turns[0].answer.action.tokens) == 2
+    for talker in (*old, young):
         assert_true_to(model, talker)
 
 

@@ -79,7 +79,7 @@ def evaluate(
     policy: Annotated[str | None, typer.Option(help="Play with this scripted policy instead: expert, random.")] = None,
     checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
     episodes: Annotated[
-        Path | None, typer.Option(help="Write all episodes to trajectories.jsonl in this folder.")
+        Path | None, typer.Option(help="Write the episodes to trajectories.jsonl in this folder.")
     ] = None,
 ) -> None:
     """Evaluate a run folder, or a recipe before training, on its evaluation tasks."""

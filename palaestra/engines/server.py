@@ -12,11 +12,13 @@ from transformers import PreTrainedModel
 from palaestra.engines.attention import Batch, DecodePlan, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Prompt, chain_of, key_of
 from palaestra.engines.forward import forward_of, shape_of
+from palaestra.engines.memory import give_back
 from palaestra.engines.pictures import Pictures
 from palaestra.engines.sampling import sample, token_temperatures, uniform
 from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import EpisodeFailure
 from palaestra.models.pictures import reads_pictures
+from palaestra.models.products import is_large
 
 PATIENCE = 64  # steps; a session that was idle for so long gives way to any other
 Answers = tuple[Sequence[SessionState], Tensor]  # logits (sessions, vocabulary) after each session's last id
@@ -54,6 +56,7 @@ class PolicyServer:
         self.share = share
         self.length = length_of(model, max_length)
         self.reads_pictures = reads_pictures(model)
+        self._large = is_large(model)
         self.vocabulary: int = model.config.get_text_config().vocab_size
         self.max_sessions = max_sessions
         self._steps = self._births = 0
@@ -81,6 +84,8 @@ class PolicyServer:
         self._plan = None
         self._pictures.forget()
         self.store.clear()
+        if self._large:
+            give_back()
 
     def release(self, session: SessionState) -> None:
         """Give a session's blocks back."""

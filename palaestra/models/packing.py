@@ -21,6 +21,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from palaestra.data.batches import common_beginning
+from palaestra.models.low_attention import low_attention
 from palaestra.models.own_head import base_of
 
 ATTENTION = "palaestra_packed"
@@ -228,9 +229,6 @@ def _packed_attention(
     refused = [name for name in OUTSIDE if options.get(name) is not None]
     if refused or not isinstance(attention_mask, Masks) or attention_mask.row is not row:
         raise _Unfit(f"its attention needs {', '.join(refused) or 'another mask'}")
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     queries, keys, values = (tensor.split(row.sizes, 2) for tensor in (query, key, value))
     out = []
     for mine, pieces, mask in zip(queries, row.keys, attention_mask.of_pieces, strict=True):
@@ -242,15 +240,20 @@ def _packed_attention(
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]) -> Tensor:
+    """Attention of (1, heads, queries, width) to (1, groups of heads, keys, width)."""
     scaling, cap, dropout = options.get("scaling"), options.get("softcap"), options.get("dropout") or 0.0
-    # In bfloat16 on the CPU, the backward pass of torch's kernel takes several times as long as plain products.
-    if cap is None and (query.dtype != torch.bfloat16 or query.device.type != "cpu"):
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if cap is None and dropout == 0.0 and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+        return low_attention(query, key, value, mask, scaling)
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if cap is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, dropout_p=dropout
         )
-    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if cap is not None:
-        scores = torch.tanh(scores / cap) * cap
+    scores = query @ key.transpose(2, 3) * scaling
+    scores = torch.tanh(scores / cap) * cap
     if mask is None:
         mask = torch.full(scores.shape[2:], -torch.inf, dtype=scores.dtype, device=scores.device).triu(1)
     weights = F.dropout((scores + mask).softmax(-1, dtype=torch.float32).to(query.dtype), dropout)
@@ -267,9 +270,6 @@ def _usual(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **
     elif mask.dtype == torch.bool:
         lowest = torch.finfo(query.dtype).min  # finite, since padding sees nothing
         mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill_(~mask, lowest)
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     return _attended(query, key, value, mask, options).transpose(1, 2), None
 
 

@@ -25,6 +25,7 @@ from palaestra.models.pictures import PictureReader, picture_inputs
 from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
 from palaestra.models.weight_files import open_weights, save_weights
+from palaestra.policies.frozen_head import covers, frozen_head, is_frozen
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
@@ -92,8 +93,14 @@ class LanguageModule(nn.Module):
     ) -> dict[str, Tensor]:
         """Compute these outputs in chunks, so that the logits of all tokens are never in memory at once.
 
-        If there are several chunks, the backward pass computes the logits of each chunk again.
+        If there are several chunks, the backward pass computes the logits of each chunk again, unless the output layer
+        is not trained.
         """
+        head = self.model.get_output_embeddings() if self._plain else None
+        if is_frozen(head) and covers(self.token_outputs, wanted):
+            with fast_products(self._large):
+                columns = frozen_head(hidden, head, batch.targets, batch.temperature)
+            return {name: columns[name] for name in wanted}
         chunk = max(1, CHUNK_LOGITS // int(self.model.config.get_text_config().vocab_size))
         if len(hidden) <= chunk:
             return self._of_chunk(hidden, batch.targets, batch.temperature, wanted, additions)

@@ -1,8 +1,8 @@
 """Attention in bfloat16 on the CPU, for training: a few queries at a time, with memory for none of the weights.
 
 torch's own kernel takes several times as long in its backward pass there, and plain products keep all pairs of queries
-and keys, which is more than all else of a pass. Here the scores of some queries exist in the processor's cache alone, and
-the backward pass computes them again, as in FlashAttention (arXiv 2205.14135).
+and keys, which is more than all else of a pass. Here the scores of some queries exist in the processor's cache alone.
+The backward pass computes them again, as in FlashAttention (arXiv 2205.14135).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of tokens from an output layer that is not trained, with little memory.
 
-The log-probability of a token is one number, so its gradient with respect to the token's hidden state is a vector of the
-model's width, dW with d = onehot(taken) − p, where W (vocabulary, width) is the weight and p the probabilities. The
+The log-probability of a token is one number, so its gradient with respect to the token's hidden state is a vector of
+the model's width: dW with d = onehot(taken) − p, where W (vocabulary, width) is the weight and p the probabilities. The
 forward pass computes it at once, for a few tokens at a time. No logits are kept, and none are computed twice.
 """
 

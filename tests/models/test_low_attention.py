@@ -1,5 +1,6 @@
 """Attention a few queries at a time: (1) values and gradients are those of the plain computation, for groups of heads,
-earlier keys, masks and any number of queries; (2) in bfloat16 they are as near as plain products; (3) it keeps no scores.
+earlier keys, masks and any number of queries; (2) in bfloat16 they are as near as plain products; (3) no scores are
+kept.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class LanguageModule(nn.Module):
         If there are several chunks, the backward pass computes the logits of each chunk again, unless the output layer
         is not trained.
         """
-        head = self.model.get_output_embeddings() if self._plain else None
+        head: Any = self.model.get_output_embeddings() if self._plain else None
         if is_frozen(head) and covers(self.token_outputs, wanted):
             with fast_products(self._large):
                 columns = frozen_head(hidden, head, batch.targets, batch.temperature)

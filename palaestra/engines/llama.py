@@ -12,6 +12,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 
 from palaestra.engines.attention import Batch
 from palaestra.models.adapters import low_rank
+from palaestra.models.joined import joined
 
 
 def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
@@ -34,7 +35,7 @@ class LlamaForward:
     """Computes a Llama on packed tokens with the model's weights, in a fifth of the calls that its modules make.
 
     For small models, and for few tokens, calls take most of the time of a step. Layers that read the same input are
-    computed by one product. Their weights become views of one tensor for that.
+    computed by one product, if their weights lie side by side.
     """
 
     def __init__(self, model: LlamaForCausalLM, *, length: int) -> None:
@@ -99,9 +100,9 @@ class _Layer:
 
 
 class _Product:
-    """Linear layers that read the same input, some of them with low-rank additions, as one product.
+    """Linear layers that read the same input, some of them with low-rank additions.
 
-    Their weights are made views of one tensor, so that no number is in memory twice.
+    It is one product, if their weights lie side by side (`join_weights`).
 
     Attributes:
         sizes: the width of each layer's output.
@@ -117,15 +118,16 @@ class _Product:
     def weights_changed(self) -> None:
         """Read the weights again. The additions are copied in the type of the layers."""
         with torch.inference_mode(False), torch.no_grad():
-            self._weight = _joined([layer.weight for layer in self._plain])
+            weights = [layer.weight.detach() for layer in self._plain]
+            self._weight, self._weights = joined(weights), weights
             biases = [layer.bias for layer in self._plain]
             self._bias = None if biases[0] is None else torch.cat(biases)
             given = [one for one in self._additions if one is not None]
             self._a = self._b = None
             if given:
                 ranks = [0 if one is None else len(one.a.weight) for one in self._additions]
-                self._a = torch.cat([one.a.weight for one in given]).to(self._weight.dtype)  # (all ranks, in)
-                self._b = self._weight.new_zeros(sum(ranks), sum(self.sizes))
+                self._a = torch.cat([one.a.weight for one in given]).to(weights[0].dtype)  # (all ranks, in)
+                self._b = weights[0].new_zeros(sum(ranks), sum(self.sizes))
                 row = column = 0
                 for one, rank, size in zip(self._additions, ranks, self.sizes, strict=True):
                     if one is not None:
@@ -134,29 +136,14 @@ class _Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (tokens, in) ↦ the outputs of all layers, side by side."""
-        result = F.linear(x, self._weight, self._bias)
+        if self._weight is not None:
+            result = F.linear(x, self._weight, self._bias)
+        else:
+            result = torch.cat([F.linear(x, weight) for weight in self._weights], -1)
+            result = result if self._bias is None else result.add_(self._bias)
         if self._a is None or self._b is None:
             return result
         return result.addmm_(F.linear(x, self._a), self._b)
-
-
-def _joined(weights: Sequence[Tensor]) -> Tensor:
-    """One tensor whose rows are those of all weights. The weights become views of it, unless they are already."""
-    first = weights[0]
-    if len(weights) == 1:
-        return first.detach()
-    end, near = first.data_ptr(), True
-    for weight in weights:
-        near = near and weight.data_ptr() == end and weight.is_contiguous()
-        near = near and weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        end += weight.numel() * weight.element_size()
-    rows = [len(weight) for weight in weights]
-    if near:
-        return first.detach().as_strided((sum(rows), first.shape[1]), first.stride())
-    joined = torch.cat([weight.detach() for weight in weights])
-    for weight, part in zip(weights, joined.split(rows), strict=True):
-        weight.data = part
-    return joined
 
 
 def _normalized(x: Tensor, norm: Any) -> Tensor:

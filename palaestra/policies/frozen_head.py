@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from palaestra.models.products import are_fast, fast_products
+from palaestra.models.sharding import is_spread
 from palaestra.policies.outputs import TokenOutput, token_entropy, token_logprob
 
 # Logits at a time. On a CPU they should stay in its cache. A few rows are needed for fast products.
@@ -32,7 +33,7 @@ def rows_at_once(vocabulary: int, device: str) -> int:
 
 def is_frozen(head: Any) -> bool:
     """Whether it is a linear layer without a bias, which is not trained and has no additions."""
-    plain = type(head) is nn.Linear and head.bias is None and type(head.weight) in (Tensor, nn.Parameter)
+    plain = type(head) is nn.Linear and head.bias is None and not is_spread(head.weight)
     return plain and not head.weight.requires_grad and not head._forward_hooks and not head._forward_pre_hooks
 
 
@@ -68,7 +69,7 @@ class _Head(torch.autograd.Function):
             log_p = _log_p(h, weight, temperature)
             p = log_p.exp()
             logprobs.append(log_p.gather(1, t[:, None])[:, 0])
-            entropies.append(-torch.linalg.vecdot(p, log_p.clamp_min(torch.finfo(log_p.dtype).min)))
+            entropies.append(_entropy(p, log_p))
             if wanted:
                 d = p.neg_().scatter_add_(1, t[:, None], torch.ones_like(t, dtype=p.dtype)[:, None])
                 slopes.append(_back(d, weight, temperature))
@@ -100,11 +101,15 @@ def _log_p(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     return torch.log_softmax(logits, -1)
 
 
+def _entropy(p: Tensor, log_p: Tensor) -> Tensor:
+    return -(p * log_p.clamp_min(torch.finfo(torch.float32).min)).sum(-1)
+
+
 def _entropy_slope(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """The gradient (tokens, width) of the entropies: −p (log p + H), times the weight."""
     log_p = _log_p(hidden, weight, temperature).clamp_min(torch.finfo(torch.float32).min)
     p = log_p.exp()
-    entropy = -torch.linalg.vecdot(p, log_p)
+    entropy = _entropy(p, log_p)
     return _back((log_p + entropy[:, None]).mul_(p).neg_(), weight, temperature)
 
 

@@ -14,6 +14,7 @@ from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Context, Engine, Policy, complete
 from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
+from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
 from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
@@ -142,6 +143,7 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup, *, dtype: str)
     policy.trainable = policy.trainable and settings.trainable
     if policy.module is not None:  # before adapters use its weights
         set_dtype(policy.module, dtype)
+        join_weights(policy.module)
     used = policy.as_trained()
     if used is not policy:
         set_dtype(used.module, dtype)

@@ -1,6 +1,7 @@
-"""The direct forward pass of Llama: (1) layers that read the same input become views of one tensor, which changes no
-number, name or file of the model; (2) after `publish`, weights that changed or were replaced are read again; (3) two
-engines with the same weights share them; (4) biases, and low-rank additions of some of the layers.
+"""The direct forward pass of Llama: (1) `join_weights` makes weights of layers that read the same input views of one
+tensor, which changes no number, name or file of the model; (2) after `publish`, weights that changed or were replaced
+are read again; (3) copies that share the weights go on sharing them, and several engines serve them; (4) biases, and
+low-rank additions of some of the layers, with and without joined weights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from palaestra.engines import InProcessEngine
-from palaestra.models.adapters import Addition, adapt
+from palaestra.models import joined
+from palaestra.models.adapters import Addition, adapt, sharing
 from tests.engines.conversations import Talker, assert_true_to, lively, small_model
 
 QUERIES = "model.layers.0.self_attn.q_proj"
@@ -36,6 +38,12 @@ def check(model: Any, *engines: InProcessEngine, version: int = 0) -> None:
             assert_true_to(model, talker)
 
 
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Join the weights of small models, too."""
+    monkeypatch.setattr(joined, "is_large", lambda _: True)
+
+
 def places(model: Any) -> set[int]:
     """The memory of queries, keys and values of the first layer."""
     attention = model.model.layers[0].self_attn
@@ -47,6 +55,7 @@ def test_1_views(tmp_path: Path) -> None:
     model = small_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert len(places(model)) == 3
+    joined.join_weights(model)
     engine = InProcessEngine(models={"p": model})
     after = model.state_dict()
     assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
@@ -63,6 +72,7 @@ def test_1_views(tmp_path: Path) -> None:
 
 def test_2_new_weights() -> None:
     model = small_model()
+    joined.join_weights(model)
     engine = InProcessEngine(models={"p": model})
     check(model, engine)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -76,23 +86,29 @@ def test_2_new_weights() -> None:
     check(model, engine, version=3)
     part.weight = nn.Parameter(torch.randn_like(part.weight))
     check(model, engine, version=4)
+    assert len(places(model)) == 2  # it no longer lies beside the others
+    joined.join_weights(model)
+    check(model, engine, version=5)
     assert len(places(model)) == 1
 
 
-def test_3_two_engines() -> None:
+def test_3_copies_share_the_weights() -> None:
     model = small_model()
-    first = InProcessEngine(models={"p": model})
-    place = places(model)
-    second = InProcessEngine(models={"p": model})
-    assert places(model) == place
+    joined.join_weights(model)
+    copied = sharing(model)
+    assert places(copied) == places(model) and len(places(model)) == 1
+    engines = [InProcessEngine(models={"p": one}) for one in (model, copied, model)]
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.01)
-    check(model, first, second, version=1)
+    check(model, *engines, version=1)
+    check(copied, *engines, version=2)
+    assert places(copied) == places(model)
 
 
+@pytest.mark.parametrize("join", [True, False])
 @pytest.mark.parametrize("adapted", [(), ("k_proj",), ("q_proj", "v_proj", "up_proj"), ("gate_proj", "down_proj")])
-def test_4_biases_and_additions(adapted: tuple[str, ...]) -> None:
+def test_4_biases_and_additions(adapted: tuple[str, ...], join: bool) -> None:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -101,6 +117,8 @@ def test_4_biases_and_additions(adapted: tuple[str, ...]) -> None:
         for name, weight in model.named_parameters():
             if name.endswith("bias"):
                 nn.init.normal_(weight)
+        if join:
+            joined.join_weights(model)
         layers = {place: part for place, part in model.named_modules() if place.rpartition(".")[2] in adapted}
         for rank, (place, part) in enumerate(layers.items(), start=2):
             a, b = nn.Linear(part.in_features, rank, bias=False), nn.Linear(rank, part.out_features, bias=False)

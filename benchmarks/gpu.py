@@ -141,7 +141,7 @@ def updates(model: str, *, device: str, groups: int, shortest: int, longest: int
     )
     rows = update_speed.measured(policies, ids, prompts, rounds=3)
     for row, policy in zip(rows, policies.values(), strict=True):
-        row["flops"] = work(policy, update_speed.samples_of(ids, prompts, policy.token_cost))
+        row["flops"] = work(policy, update_speed.answers_of(ids, prompts, policy.token_cost))
     return [{"part": "update", **row} for row in rows]
 
 

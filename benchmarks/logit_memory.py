@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import torch
 from machine import describe, peak_bytes
-from update_speed import samples_of
+from update_speed import answers_of
 
 from palaestra.models import make_causal_lm
 from palaestra.policies import language_trainer
@@ -38,7 +38,7 @@ def grown(way: str, *, tokens: int, vocabulary: int) -> int:
     before = psutil.Process().memory_info().rss
     if way == "chunked":
         module = LanguageModule("p", model, None, LanguageTrainer.token_outputs, critic_gradient=True)
-        samples = samples_of([ids.numpy().astype(np.int32)], [1], None)
+        samples = answers_of([ids.numpy().astype(np.int32)], [1], None)
         columns = module(samples.batch([0]), ("logprob", "entropy")).columns
         logprob, entropy = columns["logprob"], columns["entropy"]
     else:

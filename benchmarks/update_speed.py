@@ -26,7 +26,7 @@ from palaestra.data.batches import micro_batches_of
 from palaestra.models.precision import set_dtype
 from palaestra.policies.adapter import AdapterPolicy, LoraSettings
 from palaestra.policies.language import LanguagePolicy
-from palaestra.policies.sequences import LanguageSamples
+from palaestra.policies.sequences import LanguageSamples, samples_of
 
 RESULT = Path(__file__).parent / "results" / "update_speed.json"
 PLAIN = "plain loop"
@@ -58,20 +58,10 @@ def groups(
     return ids, lengths
 
 
-def samples_of(ids: Sequence[np.ndarray], prompts: Sequence[int], token_cost: float | None) -> LanguageSamples:
+def answers_of(ids: Sequence[np.ndarray], prompts: Sequence[int], token_cost: float | None) -> LanguageSamples:
     """Samples whose responses begin after their prompts."""
     places = [np.arange(prompt, len(one)) for prompt, one in zip(prompts, ids, strict=True)]
-    nothing = np.full(len(ids), -1, np.int64)
-    return LanguageSamples(
-        ids=list(ids),
-        places=places,
-        token_index=np.arange(sum(map(len, places))),
-        token_start=np.cumsum([0, *map(len, places)]),
-        end_row=nothing,
-        ends=nothing,
-        temperature=1.0,
-        token_cost=token_cost,
-    )
+    return samples_of(ids, places, token_cost=token_cost)
 
 
 def made(model: str, *, packing: bool, dtype: str, device: str = "cpu") -> AdapterPolicy:
@@ -126,7 +116,7 @@ def measured(
     best = dict.fromkeys(policies, (float("inf"), float("inf")))
     for _ in range(rounds):
         for way, policy in policies.items():
-            now = seconds(way, policy, samples_of(ids, prompts, policy.token_cost))
+            now = seconds(way, policy, answers_of(ids, prompts, policy.token_cost))
             best[way] = min(best[way][0], now[0]), min(best[way][1], now[1])
     by = 0 if next(iter(policies.values())).model.device.type == "cuda" else 1
     tokens = sum(map(len, ids))

@@ -18,7 +18,7 @@ from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError
 from palaestra.models.pictures import own_inputs
 from palaestra.policies.language_trainer import LanguageTrainer
-from palaestra.policies.sequences import LanguageSamples
+from palaestra.policies.sequences import LanguageSamples, samples_of
 
 PROMPTS = ((5, 9, 7, 3, 8, 2), (5, 9, 7, 4), (6, 2, 9, 9, 1))  # ids; two prompts begin alike
 RESPONSE = 4  # tokens
@@ -114,20 +114,8 @@ def _samples(
     places: list[np.ndarray],
     pictures: list[tuple[Picture, ...]],
 ) -> LanguageSamples:
-    lengths = [len(one) for one in places]
-    nothing = np.full(len(ids), -1, np.int64)
-    return LanguageSamples(
-        ids=ids,
-        places=places,
-        token_index=np.arange(sum(lengths)),
-        token_start=np.cumsum([0, *lengths]),
-        end_row=nothing,
-        ends=nothing,
-        temperature=1.0,
-        token_cost=policy.token_cost,
-        pictures=pictures,
-        reader=policy.renderer.pictures,
-    )
+    reader = policy.renderer.pictures
+    return samples_of(ids, places, token_cost=policy.token_cost, pictures=pictures, reader=reader)
 
 
 def _plain(policy: Any, ids: np.ndarray, places: np.ndarray, pictures: tuple[Picture, ...]) -> torch.Tensor:

@@ -116,6 +116,38 @@ class LanguageSamples:
         )
 
 
+def samples_of(
+    ids: Sequence[np.ndarray],
+    places: Sequence[np.ndarray],
+    *,
+    ends: Sequence[int] | None = None,
+    temperature: float = 1.0,
+    token_cost: float | None = None,
+    pictures: Sequence[tuple[Picture, ...]] = (),
+    reader: PictureReader | None = None,
+) -> LanguageSamples:
+    """Samples of token ids that belong to no recorded step. Their response tokens are numbered one after the other.
+
+    Args:
+        ends: for each sample, the position where the value after a cut is read; −1 without one. None: nowhere.
+            The others: see `LanguageSamples`.
+    """
+    lengths = [len(one) for one in places]
+    last = np.full(len(ids), -1, np.int64) if ends is None else np.asarray(ends, np.int64)
+    return LanguageSamples(
+        ids=list(ids),
+        places=list(places),
+        token_index=np.arange(sum(lengths)),
+        token_start=np.cumsum([0, *lengths]),
+        end_row=last,
+        ends=last,
+        temperature=temperature,
+        token_cost=token_cost,
+        pictures=list(pictures),
+        reader=reader,
+    )
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
     """A sequence to which steps are still added."""

@@ -29,7 +29,7 @@ from palaestra.models import load_causal_lm
 from palaestra.models.adapters import own_weights, sharing
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.language import LanguagePolicy
-from palaestra.policies.sequences import LanguageSamples
+from palaestra.policies.sequences import LanguageSamples, samples_of
 from palaestra.testing import ScriptedPolicy, TinyModel
 from tests.engines.conversations import lively
 from tests.messages import told
@@ -245,15 +245,7 @@ def test_8_abilities() -> None:
 
 def samples() -> LanguageSamples:
     """Two sequences of seven ids, of which the last four are responses."""
-    return LanguageSamples(
-        ids=[row.numpy() for row in IDS],
-        places=[np.arange(3, 7)] * 2,
-        token_index=np.arange(8),
-        token_start=np.array([0, 4, 8]),
-        end_row=np.array([-1, -1]),
-        ends=np.array([-1, -1]),
-        temperature=1.0,
-    )
+    return samples_of([row.numpy() for row in IDS], [np.arange(3, 7)] * 2)
 
 
 def logprobs_of(policy: Any) -> Tensor:

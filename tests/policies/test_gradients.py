@@ -21,7 +21,7 @@ from palaestra.models.precision import set_dtype
 from palaestra.policies import language_trainer
 from palaestra.policies.adapter import LoraSettings
 from palaestra.policies.language import LanguagePolicy
-from palaestra.policies.sequences import LanguageSamples
+from palaestra.policies.sequences import LanguageSamples, samples_of
 
 WANTED = ("logprob", "entropy", "value")
 Sequences = list[tuple[list[int], list[int]]]  # prompts and responses
@@ -60,17 +60,7 @@ def policy(*, lora: bool, recompute: bool, low: bool = False) -> Any:
 def samples(sequences: Sequences, token_cost: float | None) -> LanguageSamples:
     ids = [np.array([*prompt, *response], np.int32) for prompt, response in sequences]
     places = [np.arange(len(prompt), len(one)) for (prompt, _), one in zip(sequences, ids, strict=True)]
-    nothing = np.full(len(ids), -1, np.int64)
-    return LanguageSamples(
-        ids=ids,
-        places=places,
-        token_index=np.arange(sum(map(len, places))),
-        token_start=np.cumsum([0, *map(len, places)]),
-        end_row=nothing,
-        ends=nothing,
-        temperature=1.0,
-        token_cost=token_cost,
-    )
+    return samples_of(ids, places, token_cost=token_cost)
 
 
 def gradient(made: Any, columns: dict[str, Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from palaestra.data.batches import micro_batches_of
 from palaestra.models.packing import cost_of_token, enable
-from palaestra.policies.sequences import LanguageSamples
+from palaestra.policies.sequences import LanguageSamples, samples_of
 from palaestra.recipe import load
 from palaestra.testing import TinyModel
 from palaestra.training.start import train
@@ -31,18 +31,8 @@ def samples(token_cost: float | None) -> LanguageSamples:
     ids.append(np.concatenate([ids[1], answers[0]]))
     places = [np.arange(len(prompts[i % 2]), len(one)) for i, one in enumerate(ids)]
     places[6] = np.arange(7, 12)  # its last ids are a prompt, whose value is read
-    lengths = [len(one) for one in places]
-    ends = np.array([-1] * 6 + [len(ids[6]) - 1], np.int64)
-    return LanguageSamples(
-        ids=ids,
-        places=places,
-        token_index=np.arange(sum(lengths)),
-        token_start=np.cumsum([0, *lengths]),
-        end_row=ends,
-        ends=ends,
-        temperature=0.7,
-        token_cost=token_cost,
-    )
+    ends = [-1] * 6 + [len(ids[6]) - 1]
+    return samples_of(ids, places, ends=ends, temperature=0.7, token_cost=token_cost)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def placed(env, goal, things, start, *, lamp=3):
     )
     env.reset(env.tasks("train", 1, 0)[0])
     scene = env.state.scene
-    wording = type(scene.wording)(house, vocabulary("plain", 0), view=env._view, idle=True)
+    wording = type(scene.wording)(house, vocabulary("plain", 0), replace(env._style, idle=True))
     state = env._first(house)
     scene = replace(scene, house=house, wording=wording)
     env.restore(Episode(scene=scene, state=state, way=tuple(shortest(house, state))))

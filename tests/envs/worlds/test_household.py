@@ -5,7 +5,8 @@
 3. The searching expert reaches every goal too, and uses only what was seen.
 4. Every goal is as its name says, is not reached at the start, and needs its appliance.
 5. The options change houses and goals as documented. Splits differ.
-6. Each view shows the contents that it should, and the texts stay short.
+6. Each view shows the contents that it should, and the texts stay short. A brief one repeats neither task nor places.
+   Listed commands are the possible ones.
 7. Vocabularies are other words for the same episodes. In none of them, two things have the same name.
 8. A share `slip` of the commands that use the hands does nothing, and it is the same ones in the same task.
 9. Impossible options are refused.
@@ -44,6 +45,7 @@ SMALL = {"rooms": 1, "places": (4, 5), "things": (2, 3)}
         {"view": "here", "rooms": 3, "expert": "searching", "vocabulary": "formal"},
         {"view": "full", "reward": "dense", "idle": False, "vocabulary": "mixed"},
         {**SMALL, "slip": 0.5, "vocabulary": "casual", "max_turns": 9},
+        {"view": "here", "brief": True, "show_commands": True, "idle": False},
     ],
 )
 def test_contract(options):  # rule 1
@@ -191,6 +193,32 @@ def test_views():  # rule 6
     for task in env.tasks("train", 10, 0):
         results = play(env, task, lambda seen: draw.choice(seen.legal))
         assert all(len(result.observations[PLAYER].text.split()) <= 100 for result in results[:-1])
+
+
+def test_brief_texts():  # rule 6
+    env = kitchen(view="here", brief=True)
+    first = env._observe(env.state.scene, env.state.state).text
+    assert "task: put mug in drawer." in first and "fridge 1 closed ?, counter 1 ?, drawer 1 closed ?." in first
+    told = [
+        ("go to fridge 1", "done. here: fridge 1 closed ?. you carry nothing."),
+        ("open fridge 1", "done. here: fridge 1 mug 1. you carry nothing."),
+        ("take mug 1 from fridge 1", "done. here: fridge 1 empty. you carry mug 1."),
+        ("cool mug 1 with fridge 1", "done. here: fridge 1 empty. you carry mug 1 cool."),
+        ("fly to the moon", "nothing happens. here: fridge 1 empty. you carry mug 1 cool."),
+        ("go to bedroom", "done. here: bedroom: bed 1 ?. you carry mug 1 cool."),
+    ]
+    for command, text in told:
+        assert act(env, command).observations[PLAYER].text == text
+    assert "first message" in env.instruction(PLAYER) and "every message" in kitchen().instruction(PLAYER)
+
+
+def test_listed_commands():  # rule 6
+    env = kitchen(show_commands=True)
+    assert "Commands:" in kitchen().instruction(PLAYER) and "Commands:" not in env.instruction(PLAYER)
+    for command in ("go to fridge 1", "open fridge 1", "take mug 1 from fridge 1"):
+        seen = act(env, command).observations[PLAYER]
+        assert seen.text.endswith(f" commands: {', '.join(seen.legal)}.")
+    assert "cool mug 1 with fridge 1" in seen.text
 
 
 def test_the_state_key_tells_what_is_known():  # rule 6

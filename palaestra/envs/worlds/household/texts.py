@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from palaestra.envs.kit.leniency import read_leniently
@@ -13,26 +14,40 @@ from palaestra.envs.worlds.household.words import Vocabulary
 View = Literal["full", "remembered", "here"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What observations show.
+
+    Attributes:
+        view: whose contents: those of all places, of the places seen so far, or of the agent's place.
+        idle: whether the commands that change nothing exist.
+        brief: whether only the first observation has the task and the list of places.
+        commands: whether observations end with the possible commands.
+    """
+
+    view: View = "remembered"
+    idle: bool = True
+    brief: bool = False
+    commands: bool = False
+
+
 class Wording:
     """Writes and reads the commands of one house, and describes its states.
 
     Args:
-        view: whose contents are shown: those of all places, of the places seen so far, or of the agent's place.
-        idle: whether the commands that change nothing exist.
+        style: what observations show.
         speech: writes the task and what happens in everyday English; None: they have fixed words.
     """
 
-    def __init__(
-        self, house: House, vocabulary: Vocabulary, *, view: View, idle: bool, speech: Speech | None = None
-    ) -> None:
-        self._speech = speech
-        self._house, self._words, self._view, self._idle = house, vocabulary, view, idle
+    def __init__(self, house: House, vocabulary: Vocabulary, style: Style, speech: Speech | None = None) -> None:
+        self._speech, self._brief, self._commands = speech, style.brief, style.commands
+        self._house, self._words, self._view, self._idle = house, vocabulary, style.view, style.idle
         word = vocabulary.words
         self._rooms = [word[room] for room in house.rooms]
         self._places = [f"{word[place.kind]} {place.number}" for place in house.places]
         self._things = [f"{word[kind]} {number}" for kind, number in house.things]
         self._task = self._goal() if speech is None else speech.task(house.goal)
-        self._texts = {one: self._command(one) for one in conceivable(house) if idle or one.verb not in IDLE}
+        self._texts = {one: self._command(one) for one in conceivable(house) if style.idle or one.verb not in IDLE}
         self._meant = {text: command for command, text in self._texts.items()}
 
     # ---- commands -----------------------------------------------------------------------------------------
@@ -63,6 +78,20 @@ class Wording:
     # ---- descriptions -------------------------------------------------------------------------------------
     def show(self, state: State) -> str:
         """The text of an observation: the result of the last act, the task, the agent, and the rooms it may see."""
+        text = self._news(state) if self._brief and state.turn else self._whole(state)
+        return f"{text} commands: {', '.join(self.legal(state))}." if self._commands else text
+
+    def _news(self, state: State) -> str:
+        """The result of the last act, the place or the room where the agent stands, and what it carries."""
+        here = self._room(state) if state.at == NOWHERE else self._place(state, state.at)
+        held = "nothing" if state.held == NOWHERE else self._thing(state, state.held)
+        return f"{self._said(state)} here: {here}. you carry {held}."
+
+    def _room(self, state: State) -> str:
+        """`bedroom: bed 1 ?, drawer 1 closed ?`"""
+        return f"{self._rooms[state.room]}: {', '.join(self._listed(state, state.room))}"
+
+    def _whole(self, state: State) -> str:
         at = "" if state.at == NOWHERE else f" at {self._places[state.at]}"
         held = "nothing" if state.held == NOWHERE else self._thing(state, state.held)
         rooms = [

@@ -20,7 +20,7 @@ from palaestra.envs.worlds.household.house import GOALS, GoalName, House, State,
 from palaestra.envs.worlds.household.plan import search_then_plan, shortest
 from palaestra.envs.worlds.household.requests import HowAsked, Speech, Wordings
 from palaestra.envs.worlds.household.rules import Command, act
-from palaestra.envs.worlds.household.texts import View, Wording
+from palaestra.envs.worlds.household.texts import Style, View, Wording
 from palaestra.envs.worlds.household.words import NAMES, VocabularyName, vocabulary
 from palaestra.registry import Fraction, PositiveInt, register
 
@@ -78,6 +78,9 @@ class Household(KeepsState[Episode]):
         view: whose contents the text shows. "full": those of all places. "remembered": those of places that the agent
             has looked into, at any time. "here": those of the place where it stands; its context must remember the
             others.
+        brief: tell the task and list the places in the first observation only. Later ones tell the result of the last
+            command, what lies where the agent stands, and what it carries. Needs a context that keeps earlier turns.
+        show_commands: end each observation with the commands that are possible now.
         reward: "sparse": 1 at the goal, else 0. "dense": +1 for each stage of the goal reached for the first time,
             −0.5 for an act that does nothing or cannot be read, +3 at the goal.
         idle: whether the commands `look`, `inventory` and `examine` exist. They change nothing and cost a turn.
@@ -111,6 +114,8 @@ class Household(KeepsState[Episode]):
         things: Range = (4, 10),
         goals: tuple[GoalName, ...] = GOALS,
         view: View = "remembered",
+        brief: bool = False,
+        show_commands: bool = False,
         reward: Literal["sparse", "dense"] = "sparse",
         idle: bool = True,
         vocabulary: VocabularyName = "plain",
@@ -133,7 +138,8 @@ class Household(KeepsState[Episode]):
             "goals": list(goals),
             "slip": slip,
         }
-        self._view, self._idle, self._vocabulary = view, idle, vocabulary
+        self._style = Style(view=view, idle=idle, brief=brief, commands=show_commands)
+        self._vocabulary = vocabulary
         self._described, self._wordings = request == "described", wordings
         self._dense, self._sighted, self._max_turns = reward == "dense", expert == "sighted", max_turns
 
@@ -158,17 +164,19 @@ class Household(KeepsState[Episode]):
             say("cool", "THING", "fridge"): "",
             say("use", place="lamp"): "switch it on, to look at what you carry",
         }
-        if self._idle:
+        if self._style.idle:
             commands |= {say("look"): "", say("carried"): "", say("examine", "THING"): ""}
         fridge = f"{kinds[0].words['fridge']} 1"
         words = " Every house has its own words for commands and things: use those that work." * mixed
         refusal = "does nothing." if self._described else "has the answer `nothing happens.`"
+        named = "the first" if self._style.brief else "every"
+        listed = " Each message ends with the commands that are possible." * self._style.commands
         return write_manual(
-            "You are in a house and do the task that every message names. Things and places have a number, as in "
+            f"You are in a house and do the task that {named} message names. Things and places have a number, as in "
             f"{fridge}."
             " You can only use the place where you stand, so go there first. A question mark stands for what you have "
-            f"not seen yet, and a closed place must be opened first.{words}",
-            commands,
+            f"not seen yet, and a closed place must be opened first.{words}{listed}",
+            {} if listed else commands,
             example="" if mixed else say("go", place=fridge),
             ending=f"A command that is impossible {refusal} The episode succeeds when the task is "
             f"done.{turn_limit(self._max_turns)}",
@@ -193,7 +201,7 @@ class Household(KeepsState[Episode]):
         words = task.seed if self._vocabulary == "mixed" else 0
         half = None if self._wordings == "shared" else task.seed % 2
         speech = (task.seed, half) if self._described else None
-        wording = _worded(house, self._vocabulary, words, self._view, self._idle, speech)
+        wording = _worded(house, self._vocabulary, words, self._style, speech)
         scene, first = Scene(house=house, wording=wording, seed=task.seed, slip=world["slip"]), self._first(house)
         self.state = Episode(scene=scene, state=first, way=tuple(shortest(house, first)))
         return single(AGENT, self._observe(scene, first), info={"success": False})
@@ -237,7 +245,7 @@ class Household(KeepsState[Episode]):
     # ---- playing ------------------------------------------------------------------------------------------
     def _first(self, house: House) -> State:
         """The state before the first act."""
-        whole = self._view == "full"
+        whole = self._style.view == "full"
         return State(
             room=0,
             where=house.start,
@@ -259,10 +267,10 @@ class Household(KeepsState[Episode]):
 
 @lru_cache(maxsize=64)  # a group plays one task several times
 def _worded(
-    house: House, name: VocabularyName, seed: int, view: View, idle: bool, speech: tuple[int, int | None] | None
+    house: House, name: VocabularyName, seed: int, style: Style, speech: tuple[int, int | None] | None
 ) -> Wording:
     words = None if speech is None else Speech(*speech)
-    return Wording(house, vocabulary(name, seed), view=view, idle=idle, speech=words)
+    return Wording(house, vocabulary(name, seed), style, words)
 
 
 def _house_of(world: Mapping[str, Any], seed: int) -> House:

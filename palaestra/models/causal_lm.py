@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from palaestra.errors import CheckpointError, InvalidData
-from palaestra.models.pretrained import located
+from palaestra.models.pretrained import located, without_progress_bars
 
 
 def make_causal_lm(
@@ -87,7 +87,8 @@ def load_causal_lm(model: str | Path, *, dtype: torch.dtype | None = torch.float
     place = located(model)
     try:
         kind = kind_of(AutoConfig.from_pretrained(place, local_files_only=True))
-        loaded = kind.from_pretrained(place, local_files_only=True, dtype="auto" if dtype is None else dtype)
+        with without_progress_bars():
+            loaded = kind.from_pretrained(place, local_files_only=True, dtype="auto" if dtype is None else dtype)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
         first = str(error).strip().partition("\n")[0]
         raise CheckpointError(

@@ -1,11 +1,12 @@
 """What must hold of language models: (1) equal seeds give equal weights and the global random state stays;
-(2) sizes are as asked, embeddings are tied, weights are float32; (3) a saved folder loads as the same model;
+(2) sizes are as asked, embeddings are tied, weights are float32; (3) a saved folder loads as the same model, and loading prints nothing;
 (4) impossible sizes and folders that hold no model are refused with a way out."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from transformers.utils import logging
 
 from palaestra.errors import CheckpointError, InvalidData
 from palaestra.models import load_causal_lm, make_causal_lm
@@ -29,10 +30,12 @@ def test_sizes():  # rule 2
     assert make_causal_lm(vocabulary=50, intermediate=40).config.intermediate_size == 40
 
 
-def test_a_folder_loads_as_it_was_saved(tmp_path):  # rule 3
+def test_a_folder_loads_as_it_was_saved(tmp_path, capfd):  # rule 3
     model = make_causal_lm(vocabulary=50, hidden=16, heads=2)
     model.save_pretrained(tmp_path)
+    capfd.readouterr()
     loaded = load_causal_lm(tmp_path)
+    assert capfd.readouterr() == ("", "") and logging.is_progress_bar_enabled()
     ids = torch.tensor([[1, 2, 3]])
     assert torch.equal(model(ids).logits, loaded(ids).logits)
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight and not loaded.training

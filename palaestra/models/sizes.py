@@ -86,7 +86,7 @@ class PolicySize:
         model: the sizes of its model. trained: number of weights that training changes, if the policy is trained.
         holds_model: whether the policy holds the model. False: an adapter on the model of its base.
         adds: whether low-rank additions are trained, and not the model's own weights.
-        chunk: most logits that a pass computes at once.
+        chunk: most logits that a pass computes at once, if the output layer is trained.
     """
 
     model: ModelSize

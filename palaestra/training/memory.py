@@ -13,13 +13,14 @@ from palaestra.errors import RecipeError
 from palaestra.models.devices import free_bytes, run_device
 from palaestra.models.precision import chosen_dtype
 from palaestra.models.sizes import PolicySize
+from palaestra.policies.frozen_head import rows_at_once
 from palaestra.registry import declared
 from palaestra.training.settings import PolicySettings, RunSettings
 
 WIDTHS = {"bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number
 MASTER = WIDTHS["float32"]  # master weights, gradients and logits have at least this precision
 STATES = 2  # numbers that AdamW keeps for each trained weight
-LOGITS = 3  # a chunk of logits exists as logits, as log-probabilities and as a gradient
+LOGITS = 3  # a chunk of logits exists as logits, as log-probabilities and as probabilities or a gradient
 TEMPORARY = 1.15  # a backward pass needs about an eighth more than what is kept (measured with SmolLM2)
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -101,7 +102,13 @@ def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
     if model.kept_per_token is None:
         return []
     each = int(TEMPORARY * model.kept_per_token * WIDTHS[_dtype(settings)])
-    logits = min(budget * model.vocabulary, size.chunk) * MASTER * LOGITS
+    # With additions the output layer is frozen, and its logits are computed for a few tokens at a time.
+    chunk = (
+        rows_at_once(model.vocabulary, settings.device.partition(":")[0]) * model.vocabulary
+        if size.adds
+        else size.chunk
+    )
+    logits = min(budget * model.vocabulary, chunk) * MASTER * LOGITS
     how = f"training.token_budget={budget}: {shown(each)} a token, and {shown(logits)} of logits"
     return [Need(what=f"one pass of an update of {name}", size=budget * each + logits, how=how, always=False)]
 

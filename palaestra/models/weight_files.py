@@ -1,4 +1,4 @@
-"""Writes weights into safetensors files that others may read, as the umask says.
+"""Files of weights: safetensors files that others may read, as the umask says, and reading and writing without noise.
 
 The package safetensors writes a temporary file that only its owner can read, and renames it. So each file that it wrote
 gets the mode of an ordinary new file here.
@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers.utils import logging
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """transformers shows no bars while it reads or writes weights. They fill the log of a run."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:

@@ -24,7 +24,7 @@ from palaestra.models.packing import cost_of_token, is_enabled, read_packed
 from palaestra.models.pictures import PictureReader, picture_inputs
 from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
-from palaestra.models.weight_files import open_weights, save_weights
+from palaestra.models.weight_files import open_weights, save_weights, without_progress_bars
 from palaestra.policies.frozen_head import covers, frozen_head, is_frozen
 from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
@@ -221,7 +221,8 @@ def save_language(
     folder: Path, model: Any, tokenizer: Any, value: nn.Module | None, pictures: PictureReader | None = None
 ) -> None:
     """Write a Hugging Face folder: config, safetensors, tokenizer, image processor and value head, if any."""
-    model.save_pretrained(folder)
+    with without_progress_bars():
+        model.save_pretrained(folder)
     open_weights(folder)
     tokenizer.save_pretrained(folder)
     if pictures is not None:

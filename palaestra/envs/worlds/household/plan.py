@@ -108,7 +108,10 @@ def _ways(
 
 # ---- without seeing everything ----------------------------------------------------------------------------
 def search_then_plan(house: House, state: State) -> Command:
-    """The next command of an agent that knows only what it has seen. While it knows no way to the goal, it searches."""
+    """The next command of an agent that knows only what it has seen.
+
+    While it knows no way to the goal, it searches, and takes what the goal asks for as soon as it stands before it.
+    """
     things = [one for one in house.candidates() if state.where[one] in (NOWHERE, *state.seen)]
     targets = [place for place in house.targets() if house.places[place].room in state.entered]
     how = APPLIANCES.get(house.goal.name)
@@ -116,7 +119,7 @@ def search_then_plan(house: House, state: State) -> Command:
     ways = list(_ways(house, state, things, targets, lamp=house.lamp in state.seen)) if equipped else []
     if ways:
         return min(ways, key=len)[0]
-    return _first_of_two(house, state, things, targets) or _explore(house, state)
+    return _first_of_two(house, state, things, targets) or _taken(house, state, things) or _explore(house, state)
 
 
 def _first_of_two(house: House, state: State, things: Sequence[Number], targets: Sequence[Number]) -> Command | None:
@@ -131,6 +134,13 @@ def _first_of_two(house: House, state: State, things: Sequence[Number], targets:
         sketch.deliver(place)
         ways.append(sketch.commands)
     return min(ways, key=len)[0]
+
+
+def _taken(house: House, state: State, things: Sequence[Number]) -> Command | None:
+    """The command that takes one of these things here, if the hands are free."""
+    here = [thing for thing in things if state.where[thing] == state.at and thing not in delivered(house, state)]
+    free = state.held == NOWHERE and state.at in state.seen and accessible(house, state, state.at)
+    return Command("take", here[0], state.at) if here and free else None
 
 
 def _explore(house: House, state: State) -> Command:

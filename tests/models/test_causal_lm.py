@@ -1,6 +1,6 @@
 """What must hold of language models: (1) equal seeds give equal weights and the global random state stays;
-(2) sizes are as asked, embeddings are tied, weights are float32; (3) a saved folder loads as the same model, and loading prints nothing;
-(4) impossible sizes and folders that hold no model are refused with a way out."""
+(2) sizes are as asked, embeddings are tied, weights are float32; (3) a saved folder loads as the same model, and
+loading prints nothing; (4) impossible sizes and folders that hold no model are refused with a way out."""
 
 from __future__ import annotations
 

@@ -95,8 +95,9 @@ class Reward:
         except _NoList as fault:
             raise self._failed(reply, f"the function returned {fault}") from None
         except Exception as error:
-            own = isinstance(error, PalaestraError)
-            what = error.what.rstrip(".") if own else f"the function raised {type(error).__name__}: {error}"
+            what = f"the function raised {type(error).__name__}: {error}"
+            if isinstance(error, PalaestraError):
+                what = error.what.rstrip(".")
             raise self._failed(reply, what, error) from error
         try:
             if isinstance(value, Mapping):  # verl's functions may return a dict with a score

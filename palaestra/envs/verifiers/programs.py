@@ -145,7 +145,7 @@ def tests_of(given: Any, column: str = "tests") -> str | list[Pair]:
         return _called(str(given["fn_name"]), pairs) if given.get("fn_name") else [_texts(pair) for pair in pairs]
     if not isinstance(given, str | list | tuple):
         raise ValueError(f"the column `{column}` has tests of an unknown form")
-    rows = [given] if isinstance(given, str) else list(given)
+    rows: list[Any] = [given] if isinstance(given, str) else list(given)
     if rows and all(isinstance(row, Mapping) and {"input", "output"} <= row.keys() for row in rows):
         pairs = [(row["input"], row["output"]) for row in rows]
         named = rows[0].get("fn_name")

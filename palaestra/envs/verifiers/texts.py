@@ -88,7 +88,7 @@ class JsonSchema:
         self._schema, self._column, self._fenced = fits, column, fenced
 
     def __call__(self, completion: str, columns: Mapping[str, Any]) -> float | None:
-        schema = self._schema
+        schema: Mapping[str, Any] | None = self._schema
         if schema is None:
             given = columns.get(self._column)
             if given is None and self._column in columns:

@@ -289,10 +289,9 @@ def _text(message: Mapping[str, Any]) -> str | None:
     """The text of a message, also if it is a list of parts, or if the message only calls tools; None without one."""
     content = message.get("content")
     if isinstance(content, list) and content:
-        parts = [
-            part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content
-        ]
-        return "".join(parts) if all(isinstance(part, str) for part in parts) else None
+        parts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        return "".join(texts) if len(texts) == len(content) else None
     if content is None and message.get("tool_calls"):
         return ""
     return content if isinstance(content, str) else None

@@ -53,7 +53,7 @@ class Dataset(KeepsState[State]):
             verl's `reward_model.ground_truth`. Rewards get it as `answer`.
         completion: column of a good reply, for the expert. Without it, the expert gives the last reply of `messages`,
             or the right answer itself.
-        template: the question with `{column}` places, instead of the column `prompt`.
+        template: the question with `{column}` places, instead of the column `prompt`. `{{word}}` writes `{word}`.
         system: the system message of every problem.
         fewshot: examples before the question: rows with the columns of the question and the answer, or messages.
         reward: what judges the reply: a verifier (`exact_match`), or a function of yours (`rewards.py:correct`), each

@@ -13,6 +13,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -23,7 +24,15 @@ from typing import Any, TypeVar
 import pydantic
 
 from palaestra.clashes import Clash
-from palaestra.errors import ContractError, MissingExtra, UnknownName, missing_extra, nearest
+from palaestra.errors import (
+    ContractError,
+    MissingExtra,
+    PalaestraError,
+    RecipeError,
+    UnknownName,
+    missing_extra,
+    nearest,
+)
 from palaestra.index import add, known_parts
 from palaestra.options import (
     Columns,
@@ -484,6 +493,18 @@ def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict
             where=where,
             what=f"`{target}` cannot be loaded: {error}.",
             remedy=WRITTEN,
+        ) from error
+    except PalaestraError:
+        raise
+    except Exception as error:  # a file of the user may raise anything
+        if not own:
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own["file"]]
+        line = f", line {lines[-1]}" if lines else ""  # a fault of syntax says its line itself
+        raise RecipeError(
+            where=where,
+            what=f"`{target}` cannot be loaded: {Path(own['file']).name}{line}: {type(error).__name__}: {error}.",
+            remedy="Correct the file.",
         ) from error
 
 

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import pydantic
 
 from palaestra.envs.kit.answers import answer_words, token_f1
 from palaestra.registry import register
 
 Normalization = Literal["none", "spaces", "case", "words"]
+FRACTION = re.compile(r"-?\$?-?[\d.,]+\s*/\s*[\d.,]+\$?")
+Mark = Annotated[str, pydantic.Field(min_length=1)]
 NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?(?<=\d)")
 
 
 def right_answers(answer: Any) -> list[str]:
-    """The right answers of a row: those of a list, or the only one."""
-    return [str(one) for one in (answer if isinstance(answer, list | tuple) else [answer])]
+    """The right answers of a row, as texts: those of a list, or the only one.
+
+    A whole number may be written with or without a point, and a truth value with or without a capital letter.
+
+    Raises: ValueError, if there is none, or if one is neither a text nor a number.
+
+    >>> right_answers(["red", 4, 4.0, True])
+    ['red', '4', '4', '4.0', 'true', 'True']
+    """
+    given = answer if isinstance(answer, list | tuple) else [answer]
+    if not given:
+        raise ValueError("the row has no right answer")
+    return [text for one in given for text in _written(one)]
+
+
+def _written(answer: Any) -> list[str]:
+    """How a right answer may be written."""
+    if answer is None or isinstance(answer, Mapping | list | tuple):
+        raise ValueError(f"the right answer {answer!r} is neither a text nor a number")
+    if isinstance(answer, bool):
+        return [str(answer).lower(), str(answer)]
+    if isinstance(answer, float | Decimal) and math.isfinite(answer) and answer == int(answer):
+        return [str(int(answer)), str(answer)]
+    return [str(answer)]
 
 
 def normalized(text: str, how: Normalization) -> str:
@@ -34,7 +62,7 @@ def normalized(text: str, how: Normalization) -> str:
 
 @register("verifier", "exact_match")
 def exact_match(
-    completion: str, answer: Any, *, normalize: Normalization = "spaces", after: str | None = None
+    completion: str, answer: Any, *, normalize: Normalization = "spaces", after: Mark | None = None
 ) -> float:
     """1 if the reply is a right answer, else 0.
 
@@ -82,13 +110,22 @@ def number(completion: str, answer: Any, *, tolerance: float = 1e-6, which: Lite
     >>> number("so 1,200 apples", "#### 1200"), number("1 or 2", 2), number("1 or 2", 2, which="only")
     (1.0, 1.0, 0.0)
     """
+    wanted = _wanted(right_answers(answer))
     said = numbers_in(completion)
     if not said or (which == "only" and len(set(said)) > 1):
         return 0.0
-    wanted = [numbers_in(one)[-1] for one in right_answers(answer) if numbers_in(one)]
-    if not wanted:
-        raise ValueError(f"the right answer {answer!r} has no number")
     return float(any(abs(said[-1] - one) <= tolerance * max(1.0, abs(one)) for one in wanted))
+
+
+def _wanted(answers: list[str]) -> list[float]:
+    """The numbers of right answers. Raises: ValueError, without any, or for a fraction: `1/2` is not 2."""
+    fraction = next((one for one in answers if FRACTION.fullmatch(one.strip())), None)
+    if fraction is not None:
+        raise ValueError(f"the right answer {fraction!r} is a fraction, which the verifier `math` can read")
+    wanted = [numbers_in(one)[-1] for one in answers if numbers_in(one)]
+    if not wanted:
+        raise ValueError(f"the right answer {', '.join(map(repr, answers))} has no number")
+    return wanted
 
 
 @register("verifier", "choice")
@@ -100,16 +137,24 @@ def choice(completion: str, answer: Any, *, letters: str = "ABCD") -> float:
 
     Args:
         completion: the reply.
-        answer: the right letter, or its index from 0.
+        answer: the right letter, its index from 0, or a list of those.
         letters: the letters of the choices, in their order.
 
     >>> choice("Answer: (B).", "B"), choice("B", 1), choice("A or B", "B")
     (1.0, 1.0, 0.0)
     """
-    wanted = letters[answer] if isinstance(answer, int) else str(answer).strip().strip("().").upper()
-    if wanted not in letters.upper():
+    wanted = [_choice(one, letters.upper()) for one in (answer if isinstance(answer, list | tuple) else [answer])]
+    return float(_letter(completion, re.escape(letters)) in wanted)
+
+
+def _choice(answer: Any, letters: str) -> str:
+    """A right letter. Raises: ValueError, if it is none of the letters."""
+    if isinstance(answer, int | float) and not isinstance(answer, bool) and answer in range(len(letters)):
+        return letters[int(answer)]
+    wanted = str(answer).strip().strip("().").upper()
+    if wanted not in list(letters):
         raise ValueError(f"the right answer {answer!r} is none of the letters {letters}")
-    return float(_letter(completion, re.escape(letters)) == wanted)
+    return wanted
 
 
 def _letter(text: str, letters: str) -> str | None:
@@ -138,7 +183,7 @@ def numbers_in(text: str) -> list[float]:
     >>> numbers_in("-3.5, 1,200 and 2e3")
     [-3.5, 1200.0, 2000.0]
     """
-    return [float(found.replace(",", "")) for found in _matches(text)]
+    return [float(found.replace(",", "")) for found in _matches(text.replace("−", "-"))]
 
 
 def _matches(text: str) -> Iterable[str]:

@@ -12,22 +12,27 @@ Each may be `async`. None means that the function does not apply to the row.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from palaestra.errors import EpisodeFailure, InvalidData, MissingExtra, RecipeError, nearest
-from palaestra.registry import part
+import pydantic
+
+from palaestra.errors import EpisodeFailure, InvalidData, MissingExtra, PalaestraError, RecipeError, nearest
+from palaestra.options import check_options
+from palaestra.registry import Part, part
 
 SLOT = "verifier"
 LIBRARY = Path(__file__).parents[2]
 RESERVED = ("success", "score", "stop", "invalid", "return")  # names that mean something else in an environment's info
-THRESHOLD = re.compile(r"(?:(\w+)\s*(>=|>)\s*)?(-?\d+(?:\.\d+)?)")
+THRESHOLD = re.compile(r"(?:(\w+)\s*(>=|>)\s*)?(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+TRAINER = ("trainer_state", "log_extra", "log_metric")  # what TRL gives beside the columns
 Written = str | Mapping[str, Mapping[str, Any] | None]
 
 
@@ -69,6 +74,7 @@ class Reward:
     takes: tuple[str, ...]  # names of the parameters that get data
     needs: tuple[str, ...]  # those without a default
     takes_all: bool  # it has `**columns`
+    skips: bool  # it is a verifier of the library that needs `answer`: it does not apply to a row without one
 
     async def __call__(self, reply: Reply) -> tuple[float | None, dict[str, float]]:
         """The reward, or None if the function does not apply; and further numbers that the function logged.
@@ -77,58 +83,77 @@ class Reward:
         """
         logged: dict[str, float] = {}
         given = self._arguments(reply, lambda name, value: logged.__setitem__(str(name), float(value)))
+        if self.skips and given.get("answer") is None:
+            return None, {}
         try:
             value = self.function(**given, **self.options)
             value = await value if inspect.isawaitable(value) else value
+            if self.convention == "trl":
+                (value,) = _list_of(value, 1)
         except (EpisodeFailure, MissingExtra):
             raise
+        except _NoList as fault:
+            raise self._failed(reply, f"the function returned {fault}") from None
         except Exception as error:
-            raise self._failed(reply, f"the function raised {type(error).__name__}: {error}", error) from error
-        if self.convention == "trl":
-            if not isinstance(value, Sequence) or len(value) != 1:
-                raise self._failed(reply, f"the function returned {value!r} for 1 completion, not a list of 1 number")
-            value = value[0]
-        if isinstance(value, Mapping):  # verl's functions may return a dict with a score
-            logged |= {name: float(n) for name, n in value.items() if isinstance(n, int | float) and name != "score"}
-            value = value.get("score")
+            what = f"the function raised {type(error).__name__}: {error}"
+            if isinstance(error, PalaestraError):
+                what = error.what.rstrip(".")
+            raise self._failed(reply, what, error) from error
         try:
+            if isinstance(value, Mapping):  # verl's functions may return a dict with a score
+                if "score" not in value:
+                    raise ValueError(f"{value!r}, which has no `score`")
+                further = {name: n for name, n in value.items() if isinstance(n, int | float) and name != "score"}
+                logged |= {name: float(n) for name, n in further.items()}
+                value = value["score"]
             return number_of(value), logged
         except ValueError as fault:
             raise self._failed(reply, f"the function returned {fault}") from None
 
-    async def of_group(self, replies: Sequence[Reply]) -> tuple[list[float | None], dict[str, float]]:
+    async def of_group(
+        self, replies: Sequence[Reply], trainer_state: Any = None
+    ) -> tuple[list[float | None], dict[str, float]]:
         """The rewards of all replies to one prompt, by one call of a function with TRL's signature; None where it does
         not apply.
+
+        Args:
+            trainer_state: what the function gets under this name, if it takes it.
 
         Raises: InvalidData, if the function fails, or does not return a number for each reply; it names the row.
         """
         logged: dict[str, float] = {}
-        given = self._lists(replies, lambda name, value: logged.__setitem__(str(name), float(value)))
+        given = self._lists(replies, lambda name, value: logged.__setitem__(str(name), float(value)), trainer_state)
         place = f"reward {self.name}, {replies[0].place}"
         try:
             values = self.function(**given, **self.options)
             values = await values if inspect.isawaitable(values) else values
+            values = _list_of(values, len(replies))
+        except _NoList as fault:
+            what = f"the function returned {fault}{line_of(self.function)}."
+            raise InvalidData(where=place, what=what, remedy="Return a number or None for each completion.") from None
         except Exception as error:
             what = f"the function raised {type(error).__name__}: {error}{line_of(self.function, error)}."
             raise InvalidData(where=place, what=what, remedy="Correct the function, or the row.") from error
         try:
-            if not isinstance(values, Iterable) or len(values := list(values)) != len(replies):
-                raise ValueError(f"{values!r} for {len(replies)} completions, not a list of {len(replies)} numbers")
             return [number_of(value) for value in values], logged
         except ValueError as fault:
             what = f"the function returned {fault}{line_of(self.function)}."
             raise InvalidData(where=place, what=what, remedy="Return a number or None for each completion.") from None
 
-    def _lists(self, replies: Sequence[Reply], log: Callable[[str, float], None]) -> dict[str, Any]:
+    def _lists(
+        self, replies: Sequence[Reply], log: Callable[[str, float], None], trainer_state: Any = None
+    ) -> dict[str, Any]:
         """The arguments of a function with TRL's signature: lists with an entry for each reply."""
         names = dict.fromkeys(name for reply in replies for name in reply.columns)
         lists = {name: [reply.columns.get(name) for reply in replies] for name in names}
         ids = [list(reply.tokens) for reply in replies]
         lists |= {"completions": [reply.completion for reply in replies], "prompts": [one.prompt for one in replies]}
         lists |= {"completion_ids": ids, "completions_ids": ids}
-        given = {name: value for name, value in lists.items() if self.takes_all or name in self.takes}
-        extra = {"log_metric": log, "log_extra": lambda name, values: None}
-        return given | {name: value for name, value in extra.items() if name in self.takes}
+        given = {name: v for name, v in lists.items() if name in self.takes}
+        given |= {name: v for name, v in lists.items() if self.takes_all and name not in self.options}
+        extra = {"log_metric": log, "log_extra": lambda name, values: None, "trainer_state": trainer_state}
+        wanted = {name for name in extra if self.takes_all or name in self.takes}
+        return given | {name: extra[name] for name in wanted if extra[name] is not None}
 
     def _arguments(self, reply: Reply, log: Callable[[str, float], None]) -> dict[str, Any]:
         if self.convention == "trl":
@@ -144,11 +169,14 @@ class Reward:
         }
         known = {**reply.columns, **one} if self.convention == "reply" else {**one, **reply.columns}
         if self.convention == "verl":
-            known.setdefault("ground_truth", reply.columns.get("answer"))
+            model = reply.columns.get("reward_model")
+            truth = model.get("ground_truth") if isinstance(model, Mapping) else None
+            known.setdefault("ground_truth", reply.columns.get("answer") if truth is None else truth)
             known.setdefault("data_source", "")
             known.setdefault("extra_info", {})
         given = {name: known[name] for name in self.takes if name in known}
-        return given | ({name: v for name, v in reply.columns.items() if name not in given} if self.takes_all else {})
+        others = {name: v for name, v in reply.columns.items() if name not in given and name not in self.options}
+        return given | (others if self.takes_all else {})
 
     def _failed(self, reply: Reply, what: str, error: Exception | None = None) -> EpisodeFailure:
         return EpisodeFailure(
@@ -159,9 +187,28 @@ class Reward:
         )
 
 
+class _NoList(ValueError):
+    """What a function with TRL's signature returned is no list of numbers, one for each completion."""
+
+
+def _list_of(values: Any, count: int) -> list[Any]:
+    """What a function with TRL's signature returned, also as an array, a tensor or a generator. Raises: _NoList."""
+    if isinstance(values, Iterable) and not isinstance(values, str | Mapping):
+        try:
+            values = list(values)
+        except TypeError:  # an array or a tensor of one number has no items
+            pass
+    if not isinstance(values, list) or len(values) != count:
+        completions, numbers = ("completion", "number") if count == 1 else ("completions", "numbers")
+        raise _NoList(f"{values!r} for {count} {completions}, not a list of {count} {numbers}")
+    return values
+
+
 def number_of(value: Any) -> float | None:
     """A returned reward as a number; None, if the function does not apply. Raises: ValueError, for anything else."""
     try:
+        if isinstance(value, str):
+            raise TypeError
         number = None if value is None else float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{value!r}, which is no number") from None
@@ -190,6 +237,7 @@ def rewards_of(
     columns: Mapping[str, Any],
     *,
     where: str,
+    further: tuple[str, ...] = (),
 ) -> tuple[Reward, ...]:
     """The reward functions that a recipe names.
 
@@ -199,6 +247,7 @@ def rewards_of(
         weights: one for each function; None: 1 each.
         columns: of a row, to see whether the functions get what they take.
         where: for messages.
+        further: what the functions get beside a reply and its columns, such as `trainer_state`.
 
     Raises: RecipeError; UnknownName.
     """
@@ -211,18 +260,23 @@ def rewards_of(
             what=f"`weights` has {len(weights)} numbers, and `reward` has {len(entries)} functions.",
             remedy="Give one weight for each function.",
         )
-    found = [
-        _reward(entry, weight, columns, where)
-        for entry, weight in zip(entries, weights or [1.0] * len(entries), strict=True)
-    ]
-    names = [reward.name for reward in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    if not all(map(math.isfinite, weights or ())):
+        raise RecipeError(where=where, what=f"`weights` has {list(weights or ())}.", remedy="Give finite numbers.")
+    twice = next((entry for entry in entries if entries.count(entry) > 1), None)
     if twice is not None:
         raise RecipeError(
             where=where,
-            what=f"two reward functions are called `{twice}`.",
-            remedy="Their means are metrics by name. Rename one, or name it once with a larger weight.",
+            what=f"two reward functions are equal: `{twice}`.",
+            remedy="Name it once, with a larger weight.",
         )
+    found: list[Reward] = []
+    for entry, weight in zip(entries, weights or [1.0] * len(entries), strict=True):
+        made = _reward(entry, weight, columns, where)
+        refuse_missing([made], columns, where=where, further=further)
+        names, number = {one.name for one in found}, 2
+        while f"{made.name}_{number}" in names:
+            number += 1
+        found.append(replace(made, name=f"{made.name}_{number}") if made.name in names else made)
     return tuple(found)
 
 
@@ -237,40 +291,99 @@ def _reward(entry: Written, weight: float, columns: Mapping[str, Any], where: st
             what=f"a reward function is one name with its options, found `{dict(entry)}`.",
             remedy="Write `reward: name`, `reward: {name: {option: value}}`, or a list of those.",
         )
+    place = f"{where}, reward: {name}"
     found = part(SLOT, name, where=f"{where}, reward")
-    checked = found.check(options or {}, where=f"{where}, reward: {name}")
+    by_name = () if inspect.isclass(found.target) else _columns_by_name(found, columns, options or {})
+    model = _without(found.options, by_name) if by_name else found.options
+    checked = check_options(model, options or {}, where=place, owner=f"`{found.name}`")
     short = name.rpartition(":")[2]
     made = inspect.isclass(found.target)  # a verifier that is a class checks its options when it is made
-    function = found.target(**checked) if made else found.target
-    parameters = inspect.signature(function).parameters.values()
-    data = [p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    function = _made(found.target, checked, where=place) if made else found.target
+    parameters = _parameters(function, where=place)
+    data = [p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD or p.name in by_name]
     takes = tuple(p.name for p in data)
-    reward = Reward(
+    needs = tuple(p.name for p in data if p.default is inspect.Parameter.empty)
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    trl = "completions" in takes or (takes_all and not data)  # TRL calls a function with `**kwargs` alone, too
+    return Reward(
         name=f"{short}_reward" if short in RESERVED else short,
         function=function,
         options={} if made else checked,
         weight=weight,
-        convention="trl" if "completions" in takes else "verl" if "solution_str" in takes else "reply",
+        convention="trl" if trl else "verl" if "solution_str" in takes else "reply",
         takes=takes,
-        needs=tuple(p.name for p in data if p.default is inspect.Parameter.empty),
-        takes_all=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+        needs=needs,
+        takes_all=takes_all,
+        skips=":" not in name and "answer" in needs,
     )
-    _refuse_missing(reward, columns, where=f"{where}, reward: {name}")
-    return reward
 
 
-def _refuse_missing(reward: Reward, columns: Mapping[str, Any], *, where: str) -> None:
-    """Refuse a function that takes a column which the data do not have. Raises: RecipeError."""
-    probe = Reply(text="", messages=(), prompt="", tokens=(), columns=columns, place="")
-    given = reward._arguments(probe, lambda name, value: None)
-    missing = next((name for name in reward.needs if name not in given), None)
-    if missing is not None:
+def _columns_by_name(found: Part, columns: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keyword-only parameters of a user's function with TRL's or verl's signature that are columns of the data."""
+    parameters = inspect.signature(found.target).parameters if ":" in found.name else {}
+    if not parameters.keys() & {"completions", "solution_str"}:
+        return ()
+    set_before = found.target.keywords.keys() if isinstance(found.target, functools.partial) else ()
+    known = {*columns, "prompts", "completions", "completion_ids", *TRAINER} - options.keys() - {*set_before}
+    return tuple(p.name for p in parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name in known)
+
+
+def _without(model: type[pydantic.BaseModel], names: Sequence[str]) -> type[pydantic.BaseModel]:
+    """The options of a model without these names."""
+    kept: Any = {name: (field.annotation, field) for name, field in model.model_fields.items() if name not in names}
+    return pydantic.create_model(model.__name__, __config__=model.model_config, **kept)
+
+
+def _made(target: Callable[..., Any], options: Mapping[str, Any], *, where: str) -> Any:
+    """An object of a class that judges. Raises: RecipeError, if it cannot be made."""
+    try:
+        return target(**options)
+    except PalaestraError:
+        raise
+    except Exception as error:
         raise RecipeError(
             where=where,
-            what=f"the function takes `{missing}`, and the data have no such column. They have: {', '.join(columns)}.",
-            options=nearest(missing, columns),
-            remedy="Rename the parameter, or give it a default. `answer` is the right answer, whatever its column.",
-        )
+            what=f"the class cannot be made: {type(error).__name__}: {error}.",
+            remedy="Options are its keyword-only parameters: `def __init__(self, *, scale=1.0)`.",
+        ) from error
+
+
+def _parameters(function: Any, *, where: str) -> list[inspect.Parameter]:
+    """The parameters of a function. Raises: RecipeError, if it cannot be called, or does not show them."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            where=where,
+            what=f"it cannot be used: {error}.",
+            remedy="Write a function, or a class with `def __call__(self, completion, answer)`.",
+        ) from None
+
+
+def refuse_missing(
+    rewards: Sequence[Reward], columns: Mapping[str, Any], *, where: str, further: tuple[str, ...] = ()
+) -> None:
+    """Refuse a function that takes a column which the data do not have. Raises: RecipeError."""
+    probe = Reply(text="", messages=(), prompt="", tokens=(), columns=columns, place="")
+    for reward in rewards:
+        given = {*reward._arguments(probe, lambda name, value: None), *further}
+        missing = next((name for name in reward.needs if name not in given), None)
+        if missing == "trainer_state":
+            raise RecipeError(
+                where=f"{where}, reward: {reward.name}{line_of(reward.function)}",
+                what="the function takes `trainer_state`, which an environment does not have.",
+                remedy="Name it in the section `reward` of the recipe: `reward: [environment, {group_function: "
+                "{function: …}}]`. Or give the parameter a default.",
+            )
+        if missing is not None:
+            raise RecipeError(
+                where=f"{where}, reward: {reward.name}{line_of(reward.function)}",
+                what=f"the function takes `{missing}`, and the data have no such column. "
+                f"They have: {', '.join(columns)}.",
+                options=nearest(missing, columns),
+                remedy="Rename the parameter, or give it a default. `answer` is the right answer, whatever its column. "
+                "The reply is `completion`; `completions`, a list, as in TRL; or `solution_str`, as in verl.",
+            )
 
 
 # ---- success ----------------------------------------------------------------------------------------------

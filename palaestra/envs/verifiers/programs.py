@@ -64,7 +64,8 @@ class Code:
     The metric `info/isolated/mean` is 1 if the sandbox keeps the code from the rest of the computer, else 0.
 
     Args:
-        column: column of the tests. A row without it is tested by its right answer, as in verl.
+        column: column of the tests. If the data have no such column, the right answer is the test, as in verl. The
+            verifier does not apply to a row in which the column is empty.
         partial: whether the share of tests that pass counts; False: 1 if all pass, else 0.
         seconds: for all tests of a reply together. Tests that have not run by then fail.
         memory_mb: most memory of the code.
@@ -85,8 +86,10 @@ class Code:
         self._column, self._partial, self._seconds, self._memory = column, partial, seconds, memory_mb
         self._place = place(require)
 
-    async def __call__(self, completion: str, columns: Mapping[str, Any]) -> dict[str, float]:
+    async def __call__(self, completion: str, columns: Mapping[str, Any]) -> dict[str, float] | None:
         given = columns.get(self._column, columns.get("answer"))
+        if given is None and self._column in columns:  # a row of another kind
+            return None
         if given is None:
             raise ValueError(f"the row has no column `{self._column}`")
         tests, code = tests_of(given, self._column), code_of(completion)
@@ -140,7 +143,9 @@ def tests_of(given: Any, column: str = "tests") -> str | list[Pair]:
     if isinstance(given, Mapping):
         pairs = _zipped(given, column)
         return _called(str(given["fn_name"]), pairs) if given.get("fn_name") else [_texts(pair) for pair in pairs]
-    rows = [given] if isinstance(given, str) else list(given)
+    if not isinstance(given, str | list | tuple):
+        raise ValueError(f"the column `{column}` has tests of an unknown form")
+    rows: list[Any] = [given] if isinstance(given, str) else list(given)
     if rows and all(isinstance(row, Mapping) and {"input", "output"} <= row.keys() for row in rows):
         pairs = [(row["input"], row["output"]) for row in rows]
         named = rows[0].get("fn_name")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import pydantic
 import regex
 
 from palaestra.envs.verifiers.answers import right_answers
@@ -13,6 +14,8 @@ from palaestra.errors import RecipeError
 from palaestra.registry import PositiveInt, register
 from palaestra.tools.schema import UnusableSchema, check, first_fault
 
+Name = Annotated[str, pydantic.Field(pattern=r"^[^<>/\s]+$")]
+Names = Annotated[tuple[Name, ...], pydantic.Field(min_length=1)]  # of tags
 SECONDS = 1.0  # longest search for a pattern in one reply
 FENCE = regex.compile(r"```(?:json)?\s*\n(.*?)```", regex.DOTALL)
 
@@ -42,13 +45,16 @@ class Regex:
             ) from None
         self._whole, self._ignore_case = whole, ignore_case
 
-    def __call__(self, completion: str, answer: Any = None) -> float:
+    def __call__(self, completion: str, answer: Any = None) -> float | None:
+        reads = "answer" in self._pattern.groupindex
+        if reads and answer is None:
+            return None
         search = self._pattern.fullmatch if self._whole else self._pattern.search
         try:
             found = search(completion.strip(), timeout=SECONDS)
         except TimeoutError:
             return 0.0
-        if found is None or "answer" not in self._pattern.groupindex:
+        if found is None or not reads:
             return float(found is not None)
         said, wanted = (found["answer"] or "").strip(), [one.strip() for one in right_answers(answer)]
         if self._ignore_case:
@@ -81,12 +87,13 @@ class JsonSchema:
                 ) from None
         self._schema, self._column, self._fenced = fits, column, fenced
 
-    def __call__(self, completion: str, columns: Mapping[str, Any]) -> float:
-        schema = self._schema
+    def __call__(self, completion: str, columns: Mapping[str, Any]) -> float | None:
+        schema: Mapping[str, Any] | None = self._schema
         if schema is None:
-            given = columns[self._column]
-            schema = json.loads(given) if isinstance(given, str) else given
-            check(schema)
+            given = columns.get(self._column)
+            if given is None and self._column in columns:
+                return None
+            schema = self._of_row(given)
         fence = FENCE.search(completion) if self._fenced else None
         try:
             value = json.loads(fence[1] if fence else completion)
@@ -95,9 +102,22 @@ class JsonSchema:
         whole = {"type": "object", "properties": {"reply": schema}}  # a reply need not be an object
         return float(first_fault(whole, {"reply": value}) is None)
 
+    def _of_row(self, given: Any) -> Mapping[str, Any]:
+        """The schema of a row. Raises: ValueError, for one that cannot be used."""
+        if given is None:
+            raise ValueError(f"the row has no column `{self._column}`, and the option `fits` is not set")
+        try:
+            schema = json.loads(given) if isinstance(given, str) else given
+        except ValueError as error:
+            raise ValueError(f"the column `{self._column}` is not JSON: {error}") from None
+        if not isinstance(schema, Mapping):
+            raise ValueError(f"the column `{self._column}` holds {schema!r}, which is no JSON schema")
+        check(schema)
+        return schema
+
 
 @register("verifier", "tags")
-def tags(completion: str, *, names: tuple[str, ...] = ("think", "answer"), only: bool = True) -> float:
+def tags(completion: str, *, names: Names = ("think", "answer"), only: bool = True) -> float:
     """1 if the reply consists of these tags in their order, each once and not empty, else 0.
 
     Args:

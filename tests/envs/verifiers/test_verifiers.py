@@ -1,6 +1,7 @@
 """What must hold of the verifiers:
 
-1. Each gives its documented number for right, wrong and malformed replies.
+1. Each gives its documented number for right, wrong and malformed replies. It does not apply to a row without what it
+   reads, and a right answer that it cannot read fails the episode.
 2. Options that cannot work are refused when the environment is made.
 3. Code runs in a sandbox that says whether it isolates.
 4. A judge's score is read, asked for once, and asked for again if it is missing; a missing score is no 0.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from decimal import Decimal
 
 import pytest
 
@@ -40,17 +42,25 @@ def score(written, text, *, ids=(), **columns):
         ({"exact_match": {"normalize": "words"}}, "The red fox!", {"answer": ["cat", "red fox"]}, 1),
         ({"exact_match": {"after": "####"}}, "2 + 2 #### 4", {"answer": 4}, 1),
         ({"exact_match": {"after": "####"}}, "4", {"answer": 4}, 0),
+        ("exact_match", "4", {"answer": 4.0}, 1),
+        ("exact_match", "4.0", {"answer": 4.0}, 1),
+        ("exact_match", "4", {"answer": Decimal("4.00")}, 1),
+        ("exact_match", "true", {"answer": True}, 1),
         ("word_f1", "red fox", {"answer": "red fox"}, 1),
         ("word_f1", "...", {"answer": "red fox"}, 0),
         ("number", "it is 1,234.5 in all", {"answer": "so #### 1234.5"}, 1),
         ("number", "-3", {"answer": 3}, 0),
         ("number", "no idea", {"answer": 3}, 0),
+        ("number", "−3", {"answer": -3}, 1),
+        ("number", "4", {"answer": ["four", "4"]}, 1),
         ({"number": {"tolerance": 0.1}}, "105", {"answer": 100}, 1),
         ({"number": {"which": "only"}}, "3, or 3.0", {"answer": 3}, 1),
         ("choice", "I think the answer is C.", {"answer": "C"}, 1),
         ("choice", r"A is wrong, so \boxed{B}", {"answer": "(B)"}, 1),
         ("choice", "B", {"answer": 1}, 1),
         ("choice", "both B and C", {"answer": "B"}, 0),
+        ("choice", "B", {"answer": 1.0}, 1),
+        ("choice", "B", {"answer": ["A", "B"]}, 1),
         ({"choice": {"letters": "ABCDEF"}}, "(F)", {"answer": "F"}, 1),
         ({"regex": {"pattern": r"\d+"}}, "in 1969", {}, 1),
         ({"regex": {"pattern": r"\d+", "whole": True}}, "in 1969", {}, 0),
@@ -92,9 +102,40 @@ def test_mathematics():
 
 
 def test_answers_that_cannot_be_right_fail_the_episode():
-    for written, answer in (("number", "red"), ("choice", "Z")):
+    for written, answer in (
+        ("number", "red"),
+        ("choice", "Z"),
+        ("number", "1/2"),
+        ("choice", "AB"),
+        ("choice", 7),
+        ("exact_match", {"value": 3}),
+        ("exact_match", []),
+        ("word_f1", "the"),
+    ):
         with told(EpisodeFailure, "a.jsonl:1"):
             score(written, "3", answer=answer)
+
+
+@pytest.mark.parametrize("schema", ["{", "3", 3])
+def test_schemas_that_cannot_be_used_fail_the_episode(schema):
+    with told(EpisodeFailure, "`schema`"):
+        score("json_schema", "{}", schema=schema)
+    with told(EpisodeFailure, "no column `schema`"):
+        score("json_schema", "{}", answer="4")
+
+
+@pytest.mark.parametrize(
+    ("written", "columns"),
+    [
+        ("exact_match", {"answer": None}),
+        ("number", {"answer": None}),
+        ({"regex": {"pattern": r"(?P<answer>\d+)"}}, {"answer": None}),
+        ("json_schema", {"schema": None, "answer": "4"}),
+        ({"code": {"require": "none"}}, {"tests": None, "answer": "72"}),
+    ],
+)
+def test_rows_to_which_a_verifier_does_not_apply(written, columns):
+    assert score(written, "None", **columns) == (None, {})
 
 
 def test_every_verifier_is_tested():
@@ -110,6 +151,9 @@ def test_every_verifier_is_tested():
         ({"regex": {"pattern": "("}}, "is no pattern"),
         ({"json_schema": {"fits": {"type": "obj"}}}, "cannot be used"),
         ({"exact_match": {"normal": "case"}}, "no option"),
+        ({"exact_match": {"after": ""}}, "`after: ''`"),
+        ({"tags": {"names": []}}, "`names: []`"),
+        ({"tags": {"names": ["<think>"]}}, "<think>"),
         ({"judge": {"model": "m", "url": "PALAESTRA_NO_SUCH"}}, "PALAESTRA_NO_SUCH is empty"),
     ],
 )
@@ -191,6 +235,7 @@ def test_code_that_does_not_end(require):
         ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
         ({"input": "1"}, "no lists `inputs` and `outputs`"),
         ([1, 2], "unknown form"),
+        (5, "unknown form"),
         (None, "no column `tests`"),
     ],
 )

@@ -4,7 +4,8 @@
 2. What is held out never occurs in training, and an evaluation has no problem twice.
 3. The agent reads the system message, the examples and the question.
 4. Faults of files name the file and the row.
-5. Functions written for TRL and for verl, and plain ones, judge replies; a fault of theirs fails the episode.
+5. Functions written for TRL and for verl, and plain ones, judge replies; a fault of theirs fails the episode, and so
+   does a row to which none of them applies.
 6. A conversation goes on as long as the function `respond` answers.
 7. A recipe finds the files beside it, from any working folder, also after the run is opened again.
 """
@@ -198,6 +199,8 @@ def test_a_file_of_its_own_for_evaluations(file):
 def test_too_few_problems(file):
     with told(InvalidData, "only 2 different problems"):
         Dataset(path=file(ROWS), eval=file([*ROWS[:2], *ROWS[:2]], "test.jsonl")).tasks("eval", 3, 0)
+    with told(InvalidData, "also in `eval`"):
+        Dataset(path=file(ROWS), eval=file(ROWS, "test.jsonl")).tasks("train", 1, 0)
 
 
 def test_columns_that_tell_problems_apart(file):
@@ -335,6 +338,25 @@ def test_functions_of_all_conventions(file, functions):
     assert result.rewards[AGENT] == pytest.approx(1 - 0.1 * len(right) + 0.5 + 1)
     easy = next(task for task in env.tasks("train", 30, 0) if task.difficulty == 0)
     assert "slow" not in judged(env, "x", task=easy).info
+
+
+def test_rows_to_which_functions_do_not_apply(file):
+    rows = [
+        {"prompt": "2 + 2?", "answer": "4"},
+        {"prompt": "Write `x = 1`.", "tests": "assert x == 1"},
+        {"prompt": "x"},
+    ]
+    env = Dataset(path=file(rows), split=1e-9, reward=["exact_match", {"code": {"require": "none"}}])
+    sums, code, neither = sorted(env.tasks("train", 3, 0), key=lambda task: task.params["row"])
+    assert judged(env, "4", task=sums).info == {"exact_match": 1.0, "success": True}
+    assert judged(env, "x = 1", task=code).rewards[AGENT] == 1
+    with told(EpisodeFailure, "train.jsonl:3"):
+        judged(env, "None", task=neither)
+
+
+def test_a_column_that_only_evaluations_lack(file):
+    with told(RecipeError, "test.jsonl"):
+        Dataset(path=file(ROWS), eval=file([{"prompt": "x"}], "test.jsonl"))
 
 
 def test_a_function_with_options(file, functions):

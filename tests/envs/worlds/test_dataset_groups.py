@@ -1,6 +1,7 @@
 """The reward part `group_function`.
 
-1. The function gets all replies to a question, with its columns, and its rewards join those of the environment.
+1. The function gets all replies to a question, with its columns, and its rewards join those of the environment. It may
+   take what TRL gives beside them.
 2. A function of another kind, or another environment, is refused before the run.
 3. What the function raises, and a list of another length, end the run with the function's file and line.
 """
@@ -37,6 +38,11 @@ def short(completions, **columns):
 
 def broken(completions, **columns):
     return [said.nothing for said in completions]
+
+def stepped(completions, trainer_state, log_extra, **columns):
+    log_extra("said", completions)
+    assert (trainer_state.global_step, trainer_state.max_steps) == (0, 1)
+    return [1.0] * len(completions)
 
 def reply(messages, **columns):
     return "Go on."
@@ -82,6 +88,10 @@ def test_the_function_sees_the_group(run):  # rule 1
     assert 0.25 <= metrics["reward/group/long"] <= 1 and metrics["longest"] > 0
     paid = metrics["reward/mean"] + 0.5 * metrics["reward/group/long"]
     assert metrics["reward/shaped"] == pytest.approx(paid, abs=0.13)  # an empty reply counts in one of the two means
+
+
+def test_what_trl_gives(run):
+    assert run("stepped")["reward/group/stepped"] == 1
 
 
 def test_conversations_are_messages(run):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,12 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from palaestra.errors import InvalidData, missing_extra
 
-SPLIT = re.compile(r"(train|test|validation|valid|val|dev|eval)(?![a-z])")  # the beginning of a file's or folder's name
+# A file's or folder's name, up to the word that names its split, as `datasets` of Hugging Face finds it.
+SPLIT = re.compile(
+    r"(?:.*?[-._ 0-9])?(train(?:ing)?|test(?:ing)?|validation|valid|val|dev|eval(?:uation)?)(?![a-z])", re.IGNORECASE
+)
+SAME_SPLIT = {"training": "train", "testing": "test", "valid": "validation", "val": "validation", "evaluation": "eval"}
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # where JSON text may have half of a character, such as `\ud83d`
 DOWNLOAD = "hf download --repo-type dataset"
 
 
@@ -61,10 +67,12 @@ def data_files(path: str) -> list[Path]:
     if place.is_file():
         return [place]
     for folder, start in _folders(path):
-        found = sorted(file for file in folder.rglob("*") if file.suffix in READERS and file.is_file())
-        named = [file for file in found if file.relative_to(folder).as_posix().startswith(start)]
+        found = sorted(file for file in folder.rglob("*") if file.suffix.lower() in READERS and file.is_file())
+        inside = [(file, file.relative_to(folder)) for file in found]
+        seen = [(file, place) for file, place in inside if not any(name.startswith(".") for name in place.parts)]
+        named = [file for file, place in seen if place.as_posix().startswith(start)]
         # A folder of Hugging Face `datasets` holds JSON files about itself beside the data.
-        tables = [file for file in named if file.suffix in TABLES]
+        tables = [file for file in named if file.suffix.lower() in TABLES]
         if named:
             _refuse_several_splits(path, start, [file.relative_to(folder) for file in tables or named])
             return tables or named
@@ -85,12 +93,13 @@ def _refuse_several_splits(path: str, start: str, files: Sequence[Path]) -> None
     for file in files:
         for depth, name in enumerate(file.parts):
             if split := SPLIT.match(name):
-                found["/".join((*file.parts[:depth], split[1]))] = split[1]
+                word = split[1].lower()
+                found["/".join((*file.parts[:depth], split[0]))] = SAME_SPLIT.get(word, word)
                 break
     if len(set(found.values())) > 1:
         base = path.removesuffix(start).rstrip("/")
         names = tuple(f"{base}/{part}" for part in found)
-        test = next((name for name in names if not name.endswith("/train")), names[0])
+        test = next((name for name, split in zip(names, found.values(), strict=True) if split != "train"), names[0])
         raise InvalidData(
             where=f"environment: dataset, path: {path}",
             what=f"the folder has several splits: {', '.join(sorted(set(found.values())))}.",
@@ -123,7 +132,9 @@ def _json_lines(path: Path) -> Iterable[tuple[int, Any]]:
 
 
 def _json(path: Path) -> Iterable[tuple[int, Any]]:
-    rows = _parsed(_text(path), path.name)
+    if _has_lines(text := _text(path)):  # as `Dataset.to_json` and pandas write them
+        return _json_lines(path)
+    rows = _parsed(text, path.name)
     if not isinstance(rows, list):
         raise InvalidData(
             where=path.name,
@@ -133,31 +144,76 @@ def _json(path: Path) -> Iterable[tuple[int, Any]]:
     return enumerate(rows, start=1)
 
 
+def _has_lines(text: str) -> bool:
+    """Whether the first line is a JSON object and more lines follow it."""
+    first, _, others = text.lstrip().partition("\n")
+    try:
+        return bool(others.strip()) and isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _csv(path: Path) -> Iterable[tuple[int, Any]]:
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    reader = csv.DictReader(_text(path).splitlines(keepends=True), delimiter=delimiter)
-    for row in reader:
-        if None in row or None in row.values():
-            raise InvalidData(
-                where=f"{path.name}:{reader.line_num}",
-                what=f"the row has not the {len(reader.fieldnames or ())} values of the header.",
-                remedy="Put values that contain the delimiter or line breaks into double quotes.",
-            )
-        yield reader.line_num, row
+    """The rows, each with the number of its first line. An empty value is None."""
+    csv.field_size_limit(2**31 - 1)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    reader = csv.reader(io.StringIO(_text(path), newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    line = 1
+    try:
+        for row in reader:
+            if not header:
+                header = _header(row, f"{path.name}:{line}")
+            elif row and len(row) != len(header):
+                raise csv.Error(f"the header has {len(header)} columns, and the row has {len(row)}")
+            elif row:
+                yield line, {name: value or None for name, value in zip(header, row, strict=True)}
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InvalidData(
+            where=f"{path.name}:{line}",
+            what=f"{error}.",
+            remedy="Put values that contain the delimiter, a line break or a double quote into double quotes, and "
+            "write a double quote in them twice.",
+        ) from None
+
+
+def _header(names: list[str], place: str) -> list[str]:
+    """The names of the columns. Raises: InvalidData, if two are equal."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidData(where=place, what=f"two columns are called `{twice}`.", remedy="Rename one of them.")
+    return names
 
 
 def _parquet(path: Path) -> Iterable[tuple[int, Any]]:
     parquet = _pyarrow("pyarrow.parquet", path)
-    return enumerate(parquet.read_table(path).to_pylist(), start=1)
+    return _rows_of_table(path, lambda: parquet.read_table(path))
 
 
 def _arrow(path: Path) -> Iterable[tuple[int, Any]]:
     ipc = _pyarrow("pyarrow.ipc", path)
-    with path.open("rb") as file:  # `datasets` writes streams, other programs write files
-        magic = file.read(6)
-        file.seek(0)
-        table = (ipc.open_file if magic == b"ARROW1" else ipc.open_stream)(file).read_all()
-    return enumerate(table.to_pylist(), start=1)
+
+    def read() -> Any:
+        with path.open("rb") as file:  # `datasets` writes streams, other programs write files
+            magic = file.read(6)
+            file.seek(0)
+            return (ipc.open_file if magic == b"ARROW1" else ipc.open_stream)(file).read_all()
+
+    return _rows_of_table(path, read)
+
+
+def _rows_of_table(path: Path, read: Callable[[], Any]) -> Iterable[tuple[int, Any]]:
+    """The rows of a table of pyarrow. Raises: InvalidData, if it cannot be read."""
+    fault = _pyarrow("pyarrow", path).ArrowException
+    try:
+        return enumerate(read().to_pylist(), start=1)
+    except fault as error:
+        first = str(error).partition("\n")[0]
+        kind = path.suffix.lower().removeprefix(".").capitalize()
+        raise InvalidData(
+            where=str(path), what=f"it cannot be read as {kind}: {first}.", remedy="Write it again."
+        ) from None
 
 
 READERS: dict[str, Callable[[Path], Iterable[tuple[int, Any]]]] = {
@@ -173,15 +229,17 @@ TABLES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".csv", ".tsv")
 
 
 def _read(path: Path) -> Iterable[Row]:
-    if path.suffix not in READERS:
+    kind = path.suffix.lower()
+    if kind not in READERS:
         raise InvalidData(
             where=str(path), what=f"files of the kind `{path.suffix}` cannot be read.", options=tuple(READERS)
         )
-    for number, columns in READERS[path.suffix](path):
+    for number, columns in READERS[kind](path):
         place = f"{path.name}:{number}"
         if not isinstance(columns, dict):
             raise InvalidData(where=place, what="the row is not a JSON object.", remedy='Write `{"prompt": …}`.')
-        yield Row({str(name): value for name, value in columns.items()}, place)
+        # NaN is how pandas writes that a value is missing.
+        yield Row({str(name): None if value != value else value for name, value in columns.items()}, place)
 
 
 def _text(path: Path) -> str:
@@ -189,13 +247,24 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidData(where=str(path), what=f"it is not UTF-8: {error}.", remedy="Save it as UTF-8.") from None
+    except OSError as error:
+        raise InvalidData(where=str(path), what=f"it cannot be read: {error.strerror}.") from None
 
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])[1:-1]
+        what = f"`{half}` is half of a character, which no text can hold."
+        raise InvalidData(where=where, what=what, remedy="Remove it. The text was cut inside of a character.") from None
+    except RecursionError:
+        raise InvalidData(where=where, what="it is nested too deeply.", remedy="Correct the line.") from None
     except ValueError as error:
         raise InvalidData(where=where, what=f"it is not JSON: {error}.", remedy="Correct the line.") from None
+    return value
 
 
 def _pyarrow(module: str, path: Path) -> Any:

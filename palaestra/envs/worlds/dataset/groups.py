@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import torch
@@ -26,7 +27,8 @@ class GroupFunction(StatefulPart):
     It is called once for each group, with TRL's signature: `def shortest(completions, answer, **columns)` returns a
     list of one number for each completion, or None where it does not apply. All lists have one length: `completions`,
     `prompts`, `completion_ids`, and each column of the row. A column has the same value for all of them. Replies whose
-    episode has failed are left out. It may be `async`.
+    episode has failed are left out. It may be `async`. If it takes `trainer_state`, this has `global_step`, the number
+    of the iteration from 0, and `max_steps`.
 
     The environment must be `dataset`. Success in evaluations does not depend on this reward. Its mean is the metric
     `reward/group/<function>`.
@@ -41,6 +43,7 @@ class GroupFunction(StatefulPart):
         self._function, self._weight = function, weight
         self._source: Dataset | None = None
         self._reward: Reward | None = None
+        self._last = 0
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         if not isinstance(setup.source, Dataset):
@@ -50,7 +53,9 @@ class GroupFunction(StatefulPart):
                 remedy="Use `environment: dataset`, or write a reward part that reads the table.",
             )
         self._source = setup.source
-        (reward,) = rewards_of(self._function, [self._weight], setup.source.first.columns, where=WHERE)
+        self._last = setup.settings.training.iterations
+        columns = setup.source.first.columns
+        (reward,) = rewards_of(self._function, [self._weight], columns, where=WHERE, further=("trainer_state",))
         if reward.convention != "trl":
             raise RecipeError(
                 where=WHERE,
@@ -71,7 +76,8 @@ class GroupFunction(StatefulPart):
         added, given = torch.zeros(len(table)), []
         for rows in groups.values():
             replies = [reply_of(iteration.rows[row].trajectory, self._source) for row in rows]
-            values, logged = asyncio.run(self._reward.of_group(replies))
+            state = SimpleNamespace(global_step=iteration.number, max_steps=self._last)
+            values, logged = asyncio.run(self._reward.of_group(replies, state))
             iteration.metrics.update(logged)
             for row, value in zip(rows, values, strict=True):
                 added[row] = self._weight * (value or 0.0)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palaestra.data import Observation
 from palaestra.data.task import content_digest
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.verifiers.answers import right_answers
 from palaestra.envs.worlds.dataset.files import Row
 from palaestra.errors import InvalidData, nearest
 
 NAME = "dataset"
 ANSWERS = ("answer", "solution", "ground_truth", "reward_model.ground_truth")  # TRL's columns, then verl's
 LEVELS = ("difficulty", "level")
+PICTURES = ("image", "images", "video", "videos")
 ROLES = ("system", "user", "assistant", "tool")
-PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")  # `{column}` in a template
-Message = Mapping[str, str]
+FURTHER = ("name", "reasoning_content", "tool_calls", "tool_call_id")  # fields of a message that chat templates read
+PLACE = re.compile(r"\{\{(\w+(?:\.\w+)*)\}\}|\{([^{}]+)\}")  # `{{word}}` and `{column}` in a template
+NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*)([:!\[].*)?", re.DOTALL)  # what may stand in a place: a name, and a format
+Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class Problem:
     Attributes:
         prompt: of the row: a text, or the messages of a conversation.
         messages: all that the agent reads first: the system message, the examples, and the prompt.
-        columns: all columns of the row, with `answer` if the answer was found under another name.
+        columns: all columns of the file, with `answer` if the answer was found under another name. A column that the
+            row lacks is None.
         demonstration: a good reply; None, if the row has none.
         content: what tells this problem from others. digest: its hash.
         level: how hard it is, if a column says so.
@@ -80,6 +86,11 @@ class Layout:
     def problems(self, rows: Sequence[Row]) -> tuple[Problem, ...]:
         """The problems of the rows. Raises: InvalidData, for a row without a prompt, or if prompts differ in kind."""
         found = tuple(self._problem(row) for row in rows)
+        names = dict.fromkeys(name for one in found for name in one.columns)
+        found = tuple(
+            one if len(one.columns) == len(names) else replace(one, columns=dict.fromkeys(names) | dict(one.columns))
+            for one in found
+        )
         first = found[0]
         other = next((one for one in found if one.conversational != first.conversational), None)
         if other is not None:
@@ -93,6 +104,13 @@ class Layout:
 
     def _problem(self, row: Row) -> Problem:
         columns = dict(row.columns)
+        picture = next((name for name in PICTURES if columns.get(name)), None)
+        if picture is not None:
+            raise InvalidData(
+                where=f"{row.place}, `{picture}`",
+                what="the environment `dataset` asks questions in words, and this row has a picture or a video.",
+                remedy="Use rows without one, or rename the column if the question does not need it.",
+            )
         prompt, spoken = self._prompt(columns, row.place)
         name = self.answer or next((name for name in ANSWERS if column(columns, name) is not None), None)
         if name is not None and column(columns, name) is None:
@@ -117,7 +135,10 @@ class Layout:
     def _prompt(self, columns: Mapping[str, Any], place: str) -> tuple[str | tuple[Message, ...], str | None]:
         """The prompt, and the reply in a column `messages` that holds the whole conversation."""
         if self.template is not None:
-            return filled(self.template, columns, place), None
+            text = filled(self.template, columns, place)
+            if not text.strip():
+                raise InvalidData(where=place, what="the question is empty.", remedy="Correct `template`, or the row.")
+            return text, None
         given = column(columns, self.prompt)
         if given is None and isinstance(columns.get("messages"), list):
             messages = conversation(columns["messages"], f"{place}, `messages`")
@@ -128,7 +149,22 @@ class Layout:
         if given is None:
             raise absent(self.prompt, columns, place, option="prompt")
         if isinstance(given, list):
-            return conversation(given, f"{place}, `{self.prompt}`"), None
+            messages = conversation(given, f"{place}, `{self.prompt}`")
+            if messages[-1]["role"] == "assistant":
+                raise InvalidData(
+                    where=f"{place}, `{self.prompt}`",
+                    what="its last message is one of the assistant, and a reply is a new message: it would not go on "
+                    f"from {messages[-1]['content']!r}.",
+                    remedy="End with a message of the user. If the last message is a good reply, call the column "
+                    "`messages`.",
+                )
+            if messages[-1]["role"] == "user" and not messages[-1]["content"].strip():
+                raise InvalidData(
+                    where=f"{place}, `{self.prompt}`",
+                    what="its last message is empty.",
+                    remedy="Write the question into it.",
+                )
+            return messages, None
         if not isinstance(given, str) or not given.strip():
             raise InvalidData(
                 where=f"{place}, `{self.prompt}`",
@@ -146,21 +182,26 @@ class Layout:
         answer = answer[0] if isinstance(answer, list) and answer else answer
         told = given if isinstance(given, str) else spoken
         if told is None and isinstance(answer, str | int | float):
-            told = str(answer)
+            told = right_answers(answer)[0]
         return told
 
     def _level(self, columns: Mapping[str, Any], place: str) -> float | None:
         """How hard the problem is: a number, or the first number of a text such as `Level 5`."""
         name = self.difficulty or next((name for name in LEVELS if name in columns), None)
         given = None if name is None else column(columns, name)
-        number = re.search(r"-?\d+(?:\.\d+)?", str(given))
-        if number is None and self.difficulty is not None:
+        level = None
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            level = float(given) if math.isfinite(given) else None
+        elif isinstance(given, str):
+            number = re.search(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", given)
+            level = None if number is None else float(number[0])
+        if level is None and self.difficulty is not None:
             raise InvalidData(
                 where=f"{place}, `{name}`",
                 what=f"it is {given!r}, which has no number.",
                 remedy="Write numbers that are higher for harder problems, or leave out `difficulty`.",
             )
-        return None if number is None else float(number[0])
+        return level
 
     def _named(self, columns: Mapping[str, Any], name: str, place: str) -> Any:
         value = column(columns, name)
@@ -193,38 +234,80 @@ def column(columns: Mapping[str, Any], name: str) -> Any:
 
 
 def filled(template: str, columns: Mapping[str, Any], place: str) -> str:
-    """The template with the values of the row in its `{column}` places. Raises: InvalidData, for an absent column."""
+    """The template with the values of the row in its `{column}` places. `{{word}}` becomes `{word}`, and braces around
+    anything else stay.
+
+    Raises: InvalidData, for an absent column, a format such as `{price:.2f}`, or a column with messages.
+    """
 
     def value(found: re.Match[str]) -> str:
-        given = column(columns, found[1])
+        if found[1] is not None:
+            return f"{{{found[1]}}}"
+        name = found[2].strip()
+        given, named = column(columns, name), NAMED.fullmatch(name)
+        if given is None and name not in columns:
+            if named is None or (named[2] and column(columns, named[1]) is None):
+                return found[0]  # no column: braces of LaTeX, say
+            if named[2]:
+                raise InvalidData(
+                    where=f"{place}, template",
+                    what=f"`{found[0]}` is more than the name of a column.",
+                    remedy=f"Write `{{{named[1]}}}`, and change the column if its values should look different.",
+                )
         if given is None:
-            raise absent(found[1], columns, place, option="template")
-        return given if isinstance(given, str) else str(as_json(given))
+            raise absent(name, columns, place, option="template", braces=True)
+        if isinstance(given, list) and any(isinstance(one, Mapping) and "role" in one for one in given):
+            raise InvalidData(
+                where=f"{place}, template",
+                what=f"the column `{name}` holds messages, and a template makes a text.",
+                remedy="Leave out `template`, and use `system` and `fewshot` beside the messages.",
+            )
+        return str(given)
 
     return PLACE.sub(value, template)
 
 
 def conversation(given: Sequence[Any], place: str) -> tuple[Message, ...]:
     """Checked messages. Raises: InvalidData, for one without a role and a text."""
+    messages = []
     for message in given:
-        good = isinstance(message, Mapping) and isinstance(message.get("content"), str)
-        if not good or message.get("role") not in ROLES:
+        text = _text(message) if isinstance(message, Mapping) and message.get("role") in ROLES else None
+        if text is None:
             raise InvalidData(
                 where=place,
                 what=f"{message!r} is not a message.",
                 remedy=f"Write messages with a `role` ({', '.join(ROLES)}) and a `content`, which is a text.",
             )
+        further = {name: message[name] for name in FURTHER if message.get(name)}
+        messages.append({"role": message["role"], "content": text, **further})
     if not given:
         raise InvalidData(where=place, what="it has no message.", remedy="Write at least one message of the user.")
-    return tuple({"role": message["role"], "content": message["content"]} for message in given)
+    return tuple(messages)
 
 
-def absent(name: str, columns: Mapping[str, Any], place: str, *, option: str) -> InvalidData:
-    """The error for a column that a row does not have, or in which it has no value."""
+def _text(message: Mapping[str, Any]) -> str | None:
+    """The text of a message, also if it is a list of parts, or if the message only calls tools; None without one."""
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        parts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        return "".join(texts) if len(texts) == len(content) else None
+    if content is None and message.get("tool_calls"):
+        return ""
+    return content if isinstance(content, str) else None
+
+
+def absent(name: str, columns: Mapping[str, Any], place: str, *, option: str, braces: bool = False) -> InvalidData:
+    """The error for a column that a row does not have, or in which it has no value.
+
+    Args:
+        braces: whether the name stands in braces, which may have been meant as they are.
+    """
     state = "is empty" if name in columns else "is missing"
     return InvalidData(
         where=f"{place}",
         what=f"the column `{name}` {state}. The row has: {', '.join(columns) or 'no column'}.",
         options=nearest(name, columns) if name not in columns else (),
-        remedy=f"Correct the row, or set the option `{option}` of the environment `dataset`.",
+        remedy=f"Correct the row, or set the option `{option}` of the environment `dataset`."
+        + (f"\n`{{{{{name}}}}}` writes the word in braces as it is." if braces else ""),
     )

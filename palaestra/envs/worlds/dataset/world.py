@@ -15,7 +15,7 @@ from palaestra.data.abilities import without
 from palaestra.data.task import content_digest
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
-from palaestra.envs.verifiers.calling import Reply, line_of, rewards_of, success_of
+from palaestra.envs.verifiers.calling import Reply, line_of, refuse_missing, rewards_of, success_of
 from palaestra.envs.worlds.dataset.collection import collection_of
 from palaestra.envs.worlds.dataset.problems import NAME, Layout, Message, Problem
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
@@ -53,7 +53,7 @@ class Dataset(KeepsState[State]):
             verl's `reward_model.ground_truth`. Rewards get it as `answer`.
         completion: column of a good reply, for the expert. Without it, the expert gives the last reply of `messages`,
             or the right answer itself.
-        template: the question with `{column}` places, instead of the column `prompt`.
+        template: the question with `{column}` places, instead of the column `prompt`. `{{word}}` writes `{word}`.
         system: the system message of every problem.
         fewshot: examples before the question: rows with the columns of the question and the answer, or messages.
         reward: what judges the reply: a verifier (`exact_match`), or a function of yours (`rewards.py:correct`), each
@@ -118,6 +118,8 @@ class Dataset(KeepsState[State]):
         self._given = given = collection_of(path, eval, layout, split=split)
         self._split = split
         self._rewards = rewards_of(reward, weights, given.problems[0].columns, where=WHERE)
+        if given.apart is not None:
+            refuse_missing(self._rewards, given.apart[0].columns, where=f"{WHERE}, eval: {eval}")
         self._success = success_of(success, self._rewards, where=WHERE)
         self._respond = None if respond is None else part("verifier", respond, where=f"{WHERE}, respond").target
         self._max_turns = max_turns
@@ -142,7 +144,11 @@ class Dataset(KeepsState[State]):
                 f"{self._split:g}.\nRows with the same question are one problem, unless `problem` names columns "
                 "that tell them apart."
                 if problems
-                else "Give more rows, or change `split`.",
+                else (
+                    "Give more rows, or change `split`."
+                    if self._given.apart is None
+                    else "All questions of `path` are also in `eval`. Name another file."
+                ),
             )
         drawn: list[int] = []
         while len(drawn) < n:
@@ -236,6 +242,14 @@ class Dataset(KeepsState[State]):
         for reward in self._rewards:
             values[reward.name], logged = await reward(reply)
             info |= logged
+        if all(value is None for value in values.values()):
+            raise EpisodeFailure(
+                boundary="environment",
+                where=f"{WHERE}, {problem.place}",
+                what=f"no reward function applies to this row: {', '.join(values)} gave None.",
+                remedy="Give the row what they need, such as `answer`, or leave it out. A failed episode is kept out "
+                "of the update and counted.",
+            )
         info |= {name: value for name, value in values.items() if value is not None}
         success = self._success.of(values)
         total = sum(reward.weight * (values[reward.name] or 0.0) for reward in self._rewards)

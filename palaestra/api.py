@@ -39,7 +39,9 @@ Layer = str | os.PathLike[str] | Mapping[Any, Any]
 LOGS = {"metrics": METRICS, "evaluations": EVALUATIONS, "timings": TIMINGS}
 
 
-def load_recipe(*layers: Layer, model: str | Mapping[str, Any] | None = None, smoke: bool = False, **keys: Any) -> Recipe:
+def load_recipe(
+    *layers: Layer, model: str | Mapping[str, Any] | None = None, smoke: bool = False, **keys: Any
+) -> Recipe:
     """A checked recipe.
 
     Args:

@@ -50,7 +50,8 @@ def load_recipe(
             `language`, such as `{"model": "SmolLM2-135M-Instruct", "lora": {"rank": 16}}` or `{"hidden": 64}`.
         smoke: make everything small.
         keys: keys of the recipe's top level, such as `advantage="gigpo"` or `rollout={"group": 8}`. They win over the
-            layers. In place of a part's name, a class or a function can stand, also as a key: `{centered: {"size": 2}}`.
+            layers. In place of a part's name, a class or a function can stand, also before its options, as in
+            `advantage={centered: {"size": 2}}`.
 
     Raises: RecipeError or UnknownName, if the recipe cannot run.
     """

@@ -1,9 +1,26 @@
 """Palaestra: train, run and evaluate agents by multi-turn reinforcement learning."""
 
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from palaestra.api import Run, evaluate, load_recipe, train
+
+__all__ = ["Run", "evaluate", "load_recipe", "train"]
 __version__ = "0.1.0"
 
 # oneDNN, a part of torch, makes a kernel for each shape of a product, which takes ten times as long as a small product.
 # It keeps 1024 of them. The batches of generation and training have more shapes than that.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+
+
+def __getattr__(name: str) -> Any:
+    """The Python interface, which needs torch, is loaded at its first use."""
+    if name not in __all__:
+        raise AttributeError(f"module `palaestra` has no attribute `{name}`")
+    return getattr(importlib.import_module("palaestra.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -61,6 +61,7 @@ from palaestra.options import (
     taking_fields,
 )
 from palaestra.own_files import locate, module_of_file
+from palaestra.own_objects import MODULE
 
 __all__ = [  # without constants; import the names of `palaestra.options` from here
     "Columns",
@@ -486,6 +487,10 @@ def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict
             )
         return getattr(module, attribute), own
     except (FileNotFoundError, ModuleNotFoundError, AttributeError) as error:
+        if place == MODULE:
+            what = f"`{attribute}` was an object of another program, which this one does not have."
+            remedy = f"Put it in a file, and give it as `path/to/file.py:{attribute}`, or import it from a module."
+            raise UnknownName(where=where, what=what, remedy=remedy) from error
         if isinstance(error, ModuleNotFoundError) and place.startswith("palaestra."):
             what = f"the package `{error.name}` is not installed."
             raise MissingExtra(where=where, what=what, remedy="Install it with: pip install palaestra") from error

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from palaestra.bound import BoundPart, bind
 from palaestra.commands.runs import checkpoint_of, resolve, run_folder, trained_setup
+from palaestra.data import Trajectory
 from palaestra.errors import RunFolderError
-from palaestra.evaluation.panels import failure_line, interval_line, result_line
+from palaestra.evaluation.panels import Evaluation, failure_line, interval_line, result_line
 from palaestra.rollout.programs import roles_of
 from palaestra.store.episodes import EpisodeLog
+from palaestra.store.folder import RunFolder
 from palaestra.training.checkpoint import read_state
 from palaestra.training.monitor import Panel
 from palaestra.training.settings import PolicySettings, RunSettings, default_role
@@ -36,18 +39,44 @@ def run(*, recipe: Sequence[str], policy: str | None, checkpoint: int | None, ep
     log = _log(episodes)
     found = resolve(recipe)
     settings = scripted(found.settings, policy) if policy else found.settings
-    folder = run_folder(recipe) if policy is None else None
-    setup = build_setup(settings) if folder is None else trained_setup(settings, folder, checkpoint)
-    with closing(setup.runner), closing(Panel(settings, setup)) as panel:
-        panel.load_state_dict({} if folder is None else read_state(checkpoint_of(folder, checkpoint)).get("panel", {}))
-        evaluation, played = panel.play()
-        tasks = panel.described
+    played = play_panel(settings, run_folder(recipe) if policy is None else None, checkpoint)
+    evaluation = played.evaluation
     if log is not None:
-        log.append(0, f"eval/{evaluation.name}", played)
+        log.append(0, f"eval/{evaluation.name}", played.episodes)
     print(interval_line(evaluation))
     if evaluation.failed:
         print(failure_line(evaluation))
-    print(result_line(evaluation, tasks=tasks))
+    print(result_line(evaluation, tasks=played.tasks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedPanel:
+    """The result of a panel.
+
+    Attributes:
+        evaluation: the numbers. episodes: one for each task. tasks: describes them, as in `256 held-out tasks`.
+    """
+
+    evaluation: Evaluation
+    episodes: Sequence[Trajectory]
+    tasks: str
+
+    def __str__(self) -> str:
+        return f"{interval_line(self.evaluation)} on {self.tasks}"
+
+
+def play_panel(settings: RunSettings, folder: RunFolder | None = None, checkpoint: int | None = None) -> PlayedPanel:
+    """Play the panel of evaluation tasks.
+
+    Args:
+        folder: a run whose weights are used; None: those that the settings name or make.
+        checkpoint: iteration of the checkpoint; None: the newest.
+    """
+    setup = build_setup(settings) if folder is None else trained_setup(settings, folder, checkpoint)
+    with closing(setup.runner), closing(Panel(settings, setup)) as panel:
+        panel.load_state_dict({} if folder is None else read_state(checkpoint_of(folder, checkpoint)).get("panel", {}))
+        evaluation, episodes = panel.play()
+        return PlayedPanel(evaluation=evaluation, episodes=episodes, tasks=panel.described)
 
 
 def _log(folder: Path | None) -> EpisodeLog | None:

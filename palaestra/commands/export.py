@@ -16,6 +16,11 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
 
     Raises: UnknownName, if the run has no such policy, or if it has several and `policy` is None; RunFolderError.
     """
+    print(f"wrote policy {export(folder=folder, out=out, policy=policy, checkpoint=checkpoint)} to {out}")
+
+
+def export(*, folder: str, out: str, policy: str | None = None, checkpoint: int | None = None) -> str:
+    """Write a policy, as `run` does. Returns its name."""
     _, setup = open_run(folder, checkpoint)
     setup.runner.close()
     learned = sorted(name for name, found in setup.policies.items() if found.module is not None)
@@ -33,4 +38,4 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
     except OSError as error:
         what = f"it cannot be written: {error.strerror or error}."
         raise RunFolderError(where=out, what=what, remedy="Name a folder that can be made or written.") from error
-    print(f"wrote policy {name} to {out}")
+    return name

@@ -107,13 +107,7 @@ def draw(panels: Sequence[Panel], path: str | os.PathLike[str], *, x_label: str,
     Returns: the path.
     Raises: RunFolderError, on a full disk.
     """
-    columns = min(columns, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    size = (7.6, 4.4) if len(panels) == 1 else (4.2 * columns, 2.9 * rows)
-    # A figure without pyplot needs no display and changes no global state.
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    for place, panel in enumerate(panels, start=1):
-        _draw_panel(figure.add_subplot(rows, columns, place), panel, x_label)
+    figure = drawn_figure(panels, x_label=x_label, columns=columns)
     target = Path(path)
     drawn = io.BytesIO()
     kind = target.suffix.lstrip(".") or "png"
@@ -122,6 +116,18 @@ def draw(panels: Sequence[Panel], path: str | os.PathLike[str], *, x_label: str,
         figure.savefig(drawn, format=kind, dpi=150, metadata=stamp)
     write_atomic(target, drawn.getvalue())
     return target
+
+
+def drawn_figure(panels: Sequence[Panel], *, x_label: str, columns: int = 3) -> Figure:
+    """The grid of panels that `draw` writes, as a figure of matplotlib."""
+    columns = max(1, min(columns, len(panels)))
+    rows = math.ceil(len(panels) / columns)
+    size = (7.6, 4.4) if len(panels) == 1 else (4.2 * columns, 2.9 * max(rows, 1))
+    # A figure without pyplot needs no display and changes no global state.
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    for place, panel in enumerate(panels, start=1):
+        _draw_panel(figure.add_subplot(rows, columns, place), panel, x_label)
+    return figure
 
 
 def _draw_panel(axes: Any, panel: Panel, x_label: str) -> None:

@@ -1,0 +1,245 @@
+"""The Python interface: trains recipes, and reads, evaluates, plots and exports runs.
+
+`import palaestra` offers the names of this file and loads them at their first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+
+from palaestra.commands.evaluate import PlayedPanel, play_panel, scripted
+from palaestra.commands.export import export
+from palaestra.commands.runs import resolve, trained_setup
+from palaestra.data import Trajectory
+from palaestra.errors import RecipeError, UnknownName, missing_extra, nearest
+from palaestra.evaluation.curves import drawn_figure, panels_of
+from palaestra.own_objects import name_of
+from palaestra.recipe import Recipe, load
+from palaestra.registry import registration
+from palaestra.store.episodes import EpisodeLog
+from palaestra.store.folder import EVALUATIONS, METRICS, RECIPE, TIMINGS, RunFolder
+from palaestra.store.lines import STEP
+from palaestra.store.metrics import read
+from palaestra.training.start import train as train_settings
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Run", "evaluate", "load_recipe", "train"]
+
+Layer = str | os.PathLike[str] | Mapping[Any, Any]
+LOGS = {"metrics": METRICS, "evaluations": EVALUATIONS, "timings": TIMINGS}
+
+
+def load_recipe(
+    *layers: Layer, model: str | Mapping[str, Any] | None = None, smoke: bool = False, **keys: Any
+) -> Recipe:
+    """A checked recipe.
+
+    Args:
+        layers: names of recipes such as "gigpo", files, or mappings. Later ones win.
+        model: the model of the policy `main`: the folder or name of a pretrained one, or options of the policy
+            `language`, such as `{"model": "SmolLM2-135M-Instruct", "lora": {"rank": 16}}` or `{"hidden": 64}`.
+        smoke: make everything small.
+        keys: keys of the recipe's top level, such as `advantage="gigpo"` or `rollout={"group": 8}`. They win over the
+            layers. In place of a part's name, a class or a function can stand, also before its options, as in
+            `advantage={centered: {"size": 2}}`.
+
+    Raises: RecipeError or UnknownName, if the recipe cannot run.
+    """
+    given = dict(keys)
+    if model is not None:
+        options = {"model": model} if isinstance(model, str) else dict(model)
+        main = {"policies": {"main": {"policy": {"language": options}}}}
+        layers = (*layers, main)
+    written = [layer if isinstance(layer, str | os.PathLike) else _named(layer) for layer in (*layers, given)]
+    return load([os.fspath(one) if isinstance(one, os.PathLike) else one for one in written], smoke=smoke)
+
+
+def train(
+    *layers: Layer,
+    model: str | Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    smoke: bool = False,
+    **keys: Any,
+) -> Run:
+    """Train a recipe and return its run, as `palaestra train` does.
+
+    >>> run = train("cartpole.yaml", training={"iterations": 2}, overwrite=True)  # doctest: +SKIP
+    >>> run.metrics()["reward/mean"]  # doctest: +SKIP
+
+    Args:
+        layers, model, keys: see `load_recipe`. The key `run` names the folder; without it, the folder is `runs/NAME`.
+        resume: go on from the newest checkpoint in the folder.
+        overwrite: replace the run that is in the folder.
+        quiet: show no progress.
+        smoke: make everything small.
+
+    Raises: RecipeError, RunFolderError, CheckpointError, NoSignal.
+    """
+    recipe = load_recipe(*layers, model=model, smoke=smoke, **keys)
+    settings = recipe.settings
+    result = train_settings(settings, recipe=recipe.to_json(), resume=resume, overwrite=overwrite, quiet=quiet)
+    return Run(settings.run or f"runs/{settings.name}", result=result)
+
+
+def evaluate(
+    *layers: Layer, policy: str | None = None, model: str | Mapping[str, Any] | None = None, **keys: Any
+) -> PlayedPanel:
+    """Play the evaluation tasks of a recipe without training.
+
+    Args:
+        layers, model, keys: see `load_recipe`.
+        policy: a scripted policy, such as "random" or "expert", that plays all roles; None: those of the recipe.
+    """
+    settings = load_recipe(*layers, model=model, **keys).settings
+    return play_panel(scripted(settings, policy) if policy else settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder.
+
+    Args:
+        folder: of a run. result: the closing lines, if the run was trained just now.
+
+    Raises: RunFolderError, if the folder holds no run.
+    """
+
+    folder: str | os.PathLike[str]
+    result: str = ""
+
+    def __post_init__(self) -> None:
+        RunFolder.open(self.folder)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, with the origin of every value."""
+        return Recipe.from_json(self._folder.read_json(RECIPE))
+
+    def metrics(self, log: str = "metrics") -> pandas.DataFrame:
+        """A table with a row for each iteration, or for each evaluation. The index is the iteration.
+
+        Args:
+            log: "metrics", "evaluations" or "timings".
+
+        Raises: MissingExtra, without pandas; UnknownName.
+        """
+        if log not in LOGS:
+            raise UnknownName(where=f"metrics({log!r})", what="a run has no such log.", options=list(LOGS))
+        try:
+            package = importlib.import_module("pandas")
+        except ImportError as error:
+            raise missing_extra("pandas", extra="data", needed_for="Run.metrics()") from error
+        table = package.DataFrame(read(self._folder / LOGS[log]))
+        return table.set_index(STEP) if STEP in table else table
+
+    def trajectories(self, *, step: int | None = None, name: str | None = None) -> list[Trajectory]:
+        """The episodes that the run has kept.
+
+        Args:
+            step: of this iteration only. name: only "train", or a panel such as "eval/eval".
+        """
+        kept = EpisodeLog(self._folder).read()
+        return [one for at, called, one in kept if step in (None, at) and name in (None, called)]
+
+    def policy(self, name: str | None = None, *, checkpoint: int | None = None) -> Any:
+        """A policy with its trained weights.
+
+        Args:
+            name: None: the only policy that the run trains. checkpoint: an iteration; None: the newest.
+
+        Raises: UnknownName, if the run has no such policy, or several and `name` is None.
+        """
+        setup = trained_setup(self.recipe.settings, self._folder, checkpoint)
+        setup.runner.close()
+        trained = list(setup.trained)
+        if name is None and len(trained) == 1:
+            return setup.policies[trained[0]]
+        if name not in setup.policies:
+            what = "the run has no such policy." if name else f"the run trains {len(trained)} policies. Name one."
+            known = nearest(name, setup.policies) if name else trained
+            raise UnknownName(where=f"policy({name!r})", what=what, options=known or list(setup.policies))
+        return setup.policies[name]
+
+    def evaluate(self, *, checkpoint: int | None = None, policy: str | None = None, **keys: Any) -> PlayedPanel:
+        """Play evaluation tasks with the trained policies.
+
+        >>> run.evaluate(evaluation={"tasks": 64, "temperature": 0.7})  # doctest: +SKIP
+
+        Args:
+            checkpoint: an iteration; None: the newest.
+            policy: a scripted policy that plays all roles in their place.
+            keys: keys of the recipe that are changed.
+        """
+        settings = resolve([os.fspath(self.folder), *_overrides(_named(keys))]).settings
+        if policy:
+            return play_panel(scripted(settings, policy))
+        return play_panel(settings, self._folder, checkpoint)
+
+    def export(self, out: str | os.PathLike[str], *, policy: str | None = None, checkpoint: int | None = None) -> Path:
+        """Write a policy into a folder that other programs can read, and return the folder."""
+        export(folder=os.fspath(self.folder), out=os.fspath(out), policy=policy, checkpoint=checkpoint)
+        return Path(out)
+
+    def plot(self, *titles: str) -> Figure:
+        """The curves of the report, as a figure of matplotlib.
+
+        Args:
+            titles: of the panels, such as "Reward"; none: all.
+
+        Raises: UnknownName, if the run has no panel of a title.
+        """
+        panels = {one.title: one for one in panels_of(read(self._folder / METRICS), read(self._folder / EVALUATIONS))}
+        for title in titles:
+            if title not in panels:
+                raise UnknownName(where=f"plot({title!r})", what="the run has no such panel.", options=list(panels))
+        return drawn_figure([panels[title] for title in titles or panels], x_label="iteration")
+
+    @property
+    def _folder(self) -> RunFolder:
+        return RunFolder.open(self.folder)
+
+    def __str__(self) -> str:
+        return self.result or f"run in {os.fspath(self.folder)}"
+
+
+def _named(value: Any) -> Any:
+    """The same value with names in place of classes and functions."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else _name(key): _named(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(inner) for inner in value]
+    if callable(value):
+        return _name(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _overrides(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The values as overrides, such as `rollout.group=8`."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value and all(one.isidentifier() for one in value):
+            yield from _overrides(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}={json.dumps(value)}"
+
+
+def _name(thing: Any) -> str:
+    """The name of a part: its registered one, or one by which this program finds it."""
+    if not callable(thing):
+        raise RecipeError(
+            where="palaestra.train", what=f"`{thing!r}` is no name of a part, no class and no function.",
+            remedy="Give a text, a class or a function.",
+        )  # fmt: skip
+    part = registration(thing)
+    return name_of(thing) if part is None or not thing.__module__.startswith("palaestra.") else part.name

@@ -334,6 +334,57 @@ def _without(model: type[pydantic.BaseModel], names: Sequence[str]) -> type[pyda
     return pydantic.create_model(model.__name__, __config__=model.model_config, **kept)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Responder:
+    """A user's function that answers the agent in a conversation.
+
+    Attributes:
+        takes: the columns that it takes by name; None: all.
+    """
+
+    function: Callable[..., Any]
+    takes: tuple[str, ...] | None
+
+    async def __call__(self, messages: list[Any], columns: Mapping[str, Any]) -> Any:
+        """What it returns for the messages so far and the columns of the row."""
+        given = {name: v for name, v in columns.items() if name != "messages"}
+        if self.takes is not None:
+            given = {name: given[name] for name in self.takes if name in given}
+        answer = self.function(messages, **given)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def responder_of(name: str, columns: Mapping[str, Any], *, where: str) -> Responder:
+    """The function `respond` of a recipe. A class is made without options.
+
+    Args:
+        columns: of a row, to see whether the function gets what it takes. where: for messages.
+
+    Raises: RecipeError; UnknownName.
+    """
+    found = part(SLOT, name, where=where)
+    function = _made(found.target, {}, where=where) if inspect.isclass(found.target) else found.target
+    parameters = _parameters(function, where=where)
+    first, others = next(iter(parameters), None), parameters[1:]
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD, first.VAR_POSITIONAL):
+        raise RecipeError(
+            where=where,
+            what=f"`{name}` does not take the messages as its first parameter.",
+            remedy="Write `def reply(messages, **columns)`.",
+        )
+    named = [p for p in others if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    missing = next((p.name for p in named if p.default is p.empty and p.name not in columns), None)
+    if missing is not None:
+        raise RecipeError(
+            where=where,
+            what=f"the function takes `{missing}`, and the data have no such column. They have: {', '.join(columns)}.",
+            options=nearest(missing, columns),
+            remedy="Rename the parameter, or give it a default.",
+        )
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in others)
+    return Responder(function=function, takes=None if takes_all else tuple(p.name for p in named))
+
+
 def _made(target: Callable[..., Any], options: Mapping[str, Any], *, where: str) -> Any:
     """An object of a class that judges. Raises: RecipeError, if it cannot be made."""
     try:

@@ -157,6 +157,13 @@ def test_columns_of_other_names(file):
     assert env.expert(AGENT).text == "because"
 
 
+def test_a_row_without_a_level_is_named(file):
+    env = Dataset(path=file([*ROWS[:3], {**ROWS[3], "level": None}]), split=1e-9)
+    last = next(task for task in env.tasks("train", 4, 0) if task.difficulty is None)
+    with told(InvalidData, "train.jsonl:4"):
+        env.difficulty(last)
+
+
 # ---- rule 2 -----------------------------------------------------------------------------------------------
 @given(
     questions=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=60),
@@ -400,6 +407,7 @@ def test_a_fault_of_a_function_fails_the_episode(file, functions, name):
         ([], {}, "empty"),
         (["correct"], {"max_turns": 3}, "`respond`"),
         (["correct"], {"respond": "reply"}, "names no function"),
+        (["correct"], {"respond": "chat.py:reply"}, "`max_turns: 1`"),
     ],
 )
 def test_options_that_cannot_work(file, functions, names, options, word):
@@ -426,6 +434,22 @@ def test_conversations(file, tmp_path):
         result = asyncio.run(env.step({AGENT: Action(text=said)}))
         assert bool(result.terminated) is over
     assert result.info["success"] is False
+
+
+@pytest.mark.parametrize("name", ["plain", "columns", "Made"])
+def test_what_respond_may_take(file, tmp_path, name):
+    (tmp_path / "chat.py").write_text(
+        "def plain(messages):\n    return 'more'\n"
+        "def columns(messages, answer, *, level=0):\n    return 'more' if answer else None\n"
+        "class Made:\n    def __call__(self, messages, **columns):\n        return 'more'\n"
+        "def lost(messages, secret):\n    return 'more'\n"
+        "def nothing(**columns):\n    return 'more'\n"
+    )
+    env = Dataset(path=file(ROWS), respond=f"{tmp_path}/chat.py:{name}", max_turns=2)
+    assert judged(env, "x").observations[AGENT].text == "more"
+    for other, word in (("lost", "`secret`"), ("nothing", "first parameter")):
+        with told(RecipeError, word):
+            Dataset(path=file(ROWS), respond=f"{tmp_path}/chat.py:{other}", max_turns=2)
 
 
 # ---- rule 7 -----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class Collection:
     Attributes:
         problems: of the file. apart: those of the file of evaluations, if there is one.
         train: problems of training. held_out: problems of evaluations, each once.
-        have_levels, have_demonstrations: whether all problems have one.
+        have_levels: whether any problem has one. have_demonstrations: whether all problems have one.
     """
 
     problems: tuple[Problem, ...]
@@ -77,6 +77,6 @@ def _divided(rows: Sequence[Row], others: Sequence[Row] | None, layout: Layout, 
         apart=apart,
         train=tuple((number, one) for number, one in numbered if one.digest not in digests),
         held_out=tuple(reversed(once.values())),
-        have_levels=all(one.level is not None for one in everything),
+        have_levels=any(one.level is not None for one in everything),
         have_demonstrations=all(one.demonstration is not None for one in everything),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -15,11 +14,11 @@ from palaestra.data.abilities import without
 from palaestra.data.task import content_digest
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
-from palaestra.envs.verifiers.calling import Reply, line_of, refuse_missing, rewards_of, success_of
+from palaestra.envs.verifiers.calling import Reply, line_of, refuse_missing, responder_of, rewards_of, success_of
 from palaestra.envs.worlds.dataset.collection import collection_of
 from palaestra.envs.worlds.dataset.problems import NAME, Layout, Message, Problem
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
-from palaestra.registry import File, Files, PositiveInt, part, register
+from palaestra.registry import File, Files, PositiveInt, register
 
 AGENT = "assistant"
 WHERE = f"environment: {NAME}"
@@ -63,8 +62,8 @@ class Dataset(KeepsState[State]):
         problem: columns that tell one problem from another; empty: the question.
         difficulty: column of numbers that are higher for harder problems. None: `difficulty` or `level`, if present.
         respond: a function of yours that answers the agent: `def reply(messages, **columns)` returns a text, or None to
-            end the conversation. It may be `async`. None: one reply ends it.
-        max_turns: most replies of a conversation, with `respond`.
+            end the conversation. It may be `async`, and name the columns that it takes. None: one reply ends it.
+        max_turns: most replies of a conversation; at least 2 with `respond`.
 
     Reward: the weighted sum of the functions, after the last reply. The mean of a function is `info/<function>/mean`.
     """
@@ -115,13 +114,20 @@ class Dataset(KeepsState[State]):
                 what=f"`max_turns: {max_turns}` has no effect without `respond`: one reply ends the conversation.",
                 remedy="Name a function that answers the agent, `respond: chat.py:reply`, or leave out `max_turns`.",
             )
+        if respond is not None and max_turns == 1:
+            raise RecipeError(
+                where=WHERE,
+                what="`respond` has no effect with `max_turns: 1`: one reply ends the conversation.",
+                remedy="Set `max_turns`, the most replies of a conversation, or leave out `respond`.",
+            )
         self._given = given = collection_of(path, eval, layout, split=split)
         self._split = split
         self._rewards = rewards_of(reward, weights, given.problems[0].columns, where=WHERE)
         if given.apart is not None:
             refuse_missing(self._rewards, given.apart[0].columns, where=f"{WHERE}, eval: {eval}")
         self._success = success_of(success, self._rewards, where=WHERE)
-        self._respond = None if respond is None else part("verifier", respond, where=f"{WHERE}, respond").target
+        columns = given.problems[0].columns
+        self._respond = None if respond is None else responder_of(respond, columns, where=f"{WHERE}, respond")
         self._max_turns = max_turns
         if not given.have_levels:
             self.abilities = without(self.abilities, "difficulty")
@@ -185,7 +191,14 @@ class Dataset(KeepsState[State]):
 
     def difficulty(self, task: Task) -> float:
         """The number in the column of the option `difficulty`."""
-        return float(self.problem(task).level or 0.0)
+        problem = self.problem(task)
+        if problem.level is None:
+            raise InvalidData(
+                where=f"{WHERE}, {problem.place}",
+                what="the row has no number in the column `difficulty` or `level`, and other rows have one.",
+                remedy="Give every row a number, or use the sampler `uniform`, which does not ask how hard a task is.",
+            )
+        return problem.level
 
     # ---- episodes -----------------------------------------------------------------------------------------
     def reset(self, task: Task) -> StepResult:
@@ -213,16 +226,14 @@ class Dataset(KeepsState[State]):
             return None
         problem = state.problem
         try:
-            columns = {name: value for name, value in problem.columns.items() if name != "messages"}
-            answer = self._respond([*problem.messages, *state.said], **columns)
-            answer = await answer if inspect.isawaitable(answer) else answer
+            answer = await self._respond([*problem.messages, *state.said], problem.columns)
         except EpisodeFailure:
             raise
         except Exception as error:
-            line = line_of(self._respond, error)
+            line = line_of(self._respond.function, error)
             raise self._unanswered(problem, f"the function raised {type(error).__name__}: {error}{line}") from error
         if answer is not None and not isinstance(answer, str):
-            line = line_of(self._respond)
+            line = line_of(self._respond.function)
             raise self._unanswered(problem, f"the function returned {answer!r}, neither a text nor None{line}")
         return answer
 

@@ -29,7 +29,7 @@ from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
 from palaestra.models.pictures import PictureReader
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
-from palaestra.tools.calls import Parsed, Unreadable, call_of
+from palaestra.tools.calls import Parsed, call_of
 
 SAID = "Zq7reply7qZ"  # a reply that occurs nowhere else in what a template writes
 PAST = ({"role": "user", "content": "x"}, {"role": "assistant", "content": SAID})
@@ -469,8 +469,9 @@ class ChatRenderer:
         try:
             message = self._tokenizer.parse_response(reply, prefix="", tools=[dict(tool) for tool in tools])
             calls = [call_of(_flat(call)) for call in message.get("tool_calls") or ()]
-        except (Unreadable, ValueError, KeyError, TypeError) as error:
-            return Parsed(said=reply.strip(), fault=str(error).splitlines()[0][:200])
+        except Exception as error:  # the template and its regular expressions may raise anything
+            fault = (str(error) or type(error).__name__).splitlines()[0][:200]
+            return Parsed(said=reply.strip(), fault=fault)
         return Parsed(tuple(calls), str(message.get("content") or ""))
 
     def said(self, ids: np.ndarray) -> str:

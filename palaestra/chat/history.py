@@ -25,6 +25,7 @@ from palaestra.chat.render import (
     without_thoughts,
 )
 from palaestra.chat.template_tools import message_of, numbered
+from palaestra.chat.thoughts import LEFT_OPEN, usual
 from palaestra.data import Observation, ToolCall
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
@@ -200,8 +201,10 @@ class Dialogue:
             end = renderer.name_of(kept.pop())
         said = renderer.said(np.array(kept, np.int32))
         _, opened = renderer.opened(self._before)
-        opened = opened if self._thoughts == "keep" else "<think>\n" if opened and "</think>" not in opened else ""
-        parsed = renderer.calls(said, self._tools) if self._tools else Parsed()
+        left_open = LEFT_OPEN.search(opened) is not None
+        opened = opened if left_open or self._thoughts == "keep" else ""
+        thinks = left_open and "</think>" not in usual(said)  # to the end, so it calls nothing
+        parsed = renderer.calls(said, self._tools) if self._tools and not thinks else Parsed()
         calls = numbered(parsed.calls, self._calls)
         self._calls += len(calls)
         message = self._calling(said, parsed, calls, opened) if calls else None

@@ -24,6 +24,7 @@ from palaestra.chat.template_tools import (
     support_of,
     without_results,
 )
+from palaestra.chat.thoughts import LEFT_OPEN, PAIRS, TAGS, THOUGHT, usual
 from palaestra.data import Observation, ToolCall
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
@@ -33,10 +34,9 @@ from palaestra.tools.calls import Parsed, call_of
 
 SAID = "Zq7reply7qZ"  # a reply that occurs nowhere else in what a template writes
 PAST = ({"role": "user", "content": "x"}, {"role": "assistant", "content": SAID})
-THOUGHT_TAGS = ("<think>", "</think>")
-TAGS = re.compile(r"(</?think>)")
+TAG = re.compile(f"({'|'.join(map(re.escape, TAGS))})")
 CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
-THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+SPACED = re.compile(rf"\s*(?:{THOUGHT.pattern})\s*", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -55,7 +55,7 @@ class Renderer(Protocol):
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
     def action(self, text: str) -> np.ndarray: ...
     def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray: ...
-    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str: ...
+    def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str: ...
     def calls(self, reply: str, tools: Tools) -> Parsed: ...
 
 
@@ -222,7 +222,7 @@ class ChatRenderer:
         if message["role"] != "assistant":
             return dict(self._quoting.quote(dict(message)))
         quoted = {name: said if name == "role" else self._quoted_part(said) for name, said in message.items()}
-        thought = THOUGHT.match(str(message.get("content"))) if hidden is not None else None
+        thought = SPACED.match(str(message.get("content"))) if hidden is not None else None
         if hidden is not None and thought is not None:
             rest = self.quoted_reply(message["content"][thought.end() :])
             quoted["content"] = self._quoting.place(len(hidden)) + rest
@@ -234,7 +234,7 @@ class ChatRenderer:
 
     def quoted_reply(self, reply: str) -> str:
         """A reply in which the tags of its thoughts are the only special tokens."""
-        return "".join(one if one in THOUGHT_TAGS else self._quoting.quote(one) for one in TAGS.split(reply))
+        return "".join(one if one in TAGS else self._quoting.quote(one) for one in TAG.split(reply))
 
     def as_written(self, reply: str) -> str:
         """A reply in the form that `written` gives it, if the template does not change it."""
@@ -430,7 +430,7 @@ class ChatRenderer:
         begin, opened = self.opened(asked)
         reply = written[begin:]
         if opened:  # the prompt has opened a thought, which stays empty
-            open_tag, close_tag = (self._quoting.own(tag) for tag in THOUGHT_TAGS)
+            open_tag, close_tag = (self._quoting.own(tag) for tag in PAIRS[0])
             reply = re.sub(rf"\A{re.escape(open_tag)}\s*", "", reply)
             reply = re.sub(rf"\A{re.escape(close_tag)}\s*", "", reply)
             reply = reply if opened.rstrip().endswith("</think>") else f"{close_tag}\n\n{reply}"
@@ -440,24 +440,42 @@ class ChatRenderer:
 
     def opened(self, written: str) -> tuple[int, str]:
         """The thought, open or empty, with which a prompt ends: where it begins, and its text."""
-        begin, end = (re.escape(self._quoting.own(tag)) for tag in THOUGHT_TAGS)
-        found = re.search(rf"{begin}(\s*)(?:{end}(\s*))?\Z", written)
-        if found is None:
-            return len(written), ""
-        return found.start(), f"<think>{found[1]}" + ("" if found[2] is None else f"</think>{found[2]}")
+        for opening, closing in PAIRS:
+            begin, end = (re.escape(self._quoting.own(tag)) for tag in (opening, closing))
+            found = re.search(rf"{begin}(\s*)(?:{end}(\s*))?\Z", written)
+            if found is not None:
+                return found.start(), opening + found[1] + ("" if found[2] is None else closing + found[2])
+        return len(written), ""
 
-    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
-        """The text of sampled ids. Special tokens are left out, except in a reply that calls tools."""
-        said = self.said(ids)
-        if tools:
+    def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str:
+        """The text of sampled ids, with `<think>` and `</think>` around thoughts.
+
+        Other special tokens are left out, except in a reply that calls tools.
+
+        Args:
+            prompt: the ids before it. If they open a thought that the reply never closes, the text begins with
+                `<think>`, so that no reader takes the thought for an act.
+        """
+        said, opened = self.said(ids), ""
+        if prompt is not None and LEFT_OPEN.search(self.said(prompt[-16:])) is not None:
+            opened = "" if "</think>" in usual(said) else "<think>\n"
+        marked = not self._special.isdisjoint(ids[:-1].tolist())  # a call may be marked by special tokens
+        if tools or (marked and not self._channels):
             ended = len(ids) > 0 and int(ids[-1]) in self.stop
-            whole = self.said(ids[:-1] if ended else ids).strip()
+            whole = opened + self.said(ids[:-1] if ended else ids).strip()
             parsed = self.calls(whole, tools)
-            if parsed.calls or parsed.fault is not None:
+            if parsed.calls or (tools and parsed.fault is not None):
                 return whole
         if self._channels and CHANNEL in said:
             return _without_channels(said)
-        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)).strip()
+        kept = np.array([i for i in ids if int(i) not in self._special], np.int32)
+        return opened + usual(self.said(kept)).strip()
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        """The special tokens that `text` leaves out."""
+        added = self._tokenizer.added_tokens_decoder
+        return frozenset(i for i, token in added.items() if token.special and token.content not in TAGS)
 
     def calls(self, reply: str, tools: Tools) -> Parsed:
         """The calls in a reply: by the tokenizer's own `response_template` if it has one, else by `calls_of`."""
@@ -506,7 +524,7 @@ def _with_argument(call: Mapping[str, Any], text: str, as_text: bool) -> dict[st
 def thoughts_in(message: Mapping[str, Any]) -> list[str]:
     """The texts of the thoughts of a reply's message."""
     content, thinking = str(message.get("content") or ""), str(message.get("thinking") or "").strip()
-    inside = [one.strip() for one in re.findall(r"<think>(.*?)</think>", content, re.DOTALL)]
+    inside = [one.strip() for one in re.findall(r"<think>(.*?)</think>", usual(content), re.DOTALL)]
     return [one for one in (*inside, thinking) if one]
 
 
@@ -515,7 +533,7 @@ def without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
     if message["role"] != "assistant":
         return dict(message)
     kept = {name: value for name, value in message.items() if name != "thinking"}
-    return kept | {"content": THOUGHT.sub("", str(message.get("content") or ""))}
+    return kept | {"content": SPACED.sub("", str(message.get("content") or ""))}
 
 
 def _flat(call: Any) -> Any:

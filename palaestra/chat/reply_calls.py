@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from palaestra.chat.thoughts import THOUGHT
 from palaestra.data import ToolCall
 from palaestra.tools.calls import Parsed, Unreadable, call_of, loads, without
 from palaestra.tools.format_code import QUIET, read_call
@@ -39,12 +40,6 @@ INVOKE = re.compile(r"""<(?:\w+:)?invoke name=["']([^"']+)["']>(.*?)</(?:\w+:)?i
 INVOKED = re.compile(r"""<(?:\w+:)?parameter name=["']([^"']+)["'][^>]*>\n?(.*?)\n?</(?:\w+:)?parameter>""", re.DOTALL)
 MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*([\w.-]+)?(?:\[ARGS\]|\[CALL_ID\][^\[]*\[ARGS\])?")
 OBJECT = re.compile(r"""(?:<\|python_tag\|>\s*)?\[?\s*(\{\s*"(?:name|arguments|parameters|type|function|id)"\s*:)""")
-# Thoughts of Qwen and most others, of Mistral, of Cohere and of Gemma 4. One that is never closed hides the rest.
-THOUGHT = re.compile(
-    r"<think>.*?(?:</think>|\Z)|<thinking>.*?(?:</thinking>|\Z)|\[THINK\].*?(?:\[/THINK\]|\Z)"
-    r"|<\|START_THINKING\|>.*?(?:<\|END_THINKING\|>|\Z)|<\|channel>thought.*?(?:<channel\|>|\Z)",
-    re.DOTALL,
-)
 ARGUMENTS = ("arguments", "parameters", "function")
 Tools = Mapping[str, Mapping[str, Any]]  # name → JSON schema of the arguments
 

@@ -1,0 +1,38 @@
+"""The tags by which models mark their thoughts, and texts without them."""
+
+from __future__ import annotations
+
+import re
+
+PAIRS = (
+    ("<think>", "</think>"),  # Qwen, DeepSeek, GLM and most others
+    ("[THINK]", "[/THINK]"),  # Mistral
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+    ("<|channel>thought", "<channel|>"),  # Gemma 4
+    ("<thinking>", "</thinking>"),  # no special token of a model, but often asked for
+)
+# Special tokens that stay special in a reply, so that the template recognizes its thoughts.
+TAGS = (
+    "<think>",
+    "</think>",
+    "[THINK]",
+    "[/THINK]",
+    "<|START_THINKING|>",
+    "<|END_THINKING|>",
+    "<|channel>",
+    "<channel|>",
+)
+# A thought that is never closed hides the rest.
+THOUGHT = re.compile("|".join(rf"{re.escape(a)}.*?(?:{re.escape(b)}|\Z)" for a, b in PAIRS), re.DOTALL)
+LEFT_OPEN = re.compile(rf"(?:{'|'.join(re.escape(opening) for opening, _ in PAIRS)})\s*\Z")
+
+
+def usual(text: str) -> str:
+    """The text with `<think>` and `</think>` in place of the tags of other models, as readers know them.
+
+    >>> usual("[THINK]hm[/THINK]go")
+    '<think>hm</think>go'
+    """
+    for opening, end in PAIRS[1:4]:
+        text = text.replace(opening, PAIRS[0][0]).replace(end, PAIRS[0][1])
+    return text

@@ -20,12 +20,10 @@ from palaestra.chat.render import (
     Tools,
     head_of,
     reply_of,
-    thoughts_in,
     user,
-    without_thoughts,
 )
 from palaestra.chat.template_tools import message_of, numbered
-from palaestra.chat.thoughts import LEFT_OPEN, usual
+from palaestra.chat.thoughts import LEFT_OPEN, thoughts_in, usual, without_thoughts
 from palaestra.data import Observation, ToolCall
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
@@ -95,9 +93,10 @@ class Dialogue:
         self.length = 0
 
     def observe(self, observation: Observation) -> Prompt:
-        if self._segment < 0:
+        first = self._segment < 0
+        if first:
             self._instruction, self._tools = observation.instruction, tuple(observation.tools or ())
-        new = self._renderer.turn(observation)
+        new = self._renderer.turn(observation, first=first)
         if self._held and new[0]["role"] == "tool":
             new = [{**message, **self._reply.call(place)} for place, message in enumerate(new)]
             self._held[-1] += new

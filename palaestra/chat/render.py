@@ -24,7 +24,7 @@ from palaestra.chat.template_tools import (
     support_of,
     without_results,
 )
-from palaestra.chat.thoughts import LEFT_OPEN, PAIRS, TAGS, THOUGHT, usual
+from palaestra.chat.thoughts import LEFT_OPEN, PAIRS, SPACED, TAGS, usual
 from palaestra.data import Observation, ToolCall
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
@@ -33,10 +33,10 @@ from palaestra.models.tokenizer import ACTION, END, OBSERVATION
 from palaestra.tools.calls import Parsed, call_of
 
 SAID = "Zq7reply7qZ"  # a reply that occurs nowhere else in what a template writes
+EARLIER = "Zq3earlier3qZ"
 PAST = ({"role": "user", "content": "x"}, {"role": "assistant", "content": SAID})
 TAG = re.compile(f"({'|'.join(map(re.escape, TAGS))})")
 CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
-SPACED = re.compile(rf"\s*(?:{THOUGHT.pattern})\s*", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -131,7 +131,7 @@ class ChatRenderer:
         ends = [i for i in (*ended, *map(vocabulary.get, CALL_ENDS), eos, *stop) if i is not None]
         self.stop: tuple[int, ...] = tuple(dict.fromkeys(int(i) for i in ends))
         self._closing = self.closed(len(self.closing))
-        self._system = self._has_system()
+        self._system = self._takes(({"role": "system", "content": SAID}, user("x")))
 
     def _form(self) -> tuple[bool, str]:
         """Whether contents are lists of parts, and a dialogue as text."""
@@ -168,12 +168,6 @@ class ChatRenderer:
         assert self.pictures is not None
         return self._quoting.own(self.pictures.token)
 
-    def _has_system(self) -> bool:
-        try:
-            return SAID in self.written([{"role": "system", "content": SAID}, user("x")])
-        except Exception:  # a template may refuse a role by any exception
-            return False
-
     def written(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -189,7 +183,7 @@ class ChatRenderer:
             keep: write the thoughts of replies as they are; False: the template keeps or leaves them out.
             variables: further variables of the template, such as `enable_thinking`.
         """
-        if tools and not self.support.declares:
+        if (tools or any(message["role"] == "tool" for message in messages)) and not self.support.declares:
             messages, tools = without_results(messages), ()
         hidden: list[str] | None = [] if keep else None
         quoted = [self._quoted(message, hidden) for message in messages]
@@ -308,20 +302,55 @@ class ChatRenderer:
     def _ends(self) -> re.Pattern[str]:
         return re.compile("|".join(re.escape(self._quoting.named([i])) for i in self.stop if self._quoting.knows(i)))
 
-    def turn(self, observation: Observation) -> list[dict[str, Any]]:
-        """The messages of an observation, with its image if the model reads pictures."""
+    def turn(self, observation: Observation, *, first: bool = False) -> list[dict[str, Any]]:
+        """The messages of an observation, with its image if the model reads pictures.
+
+        Args:
+            first: a dialogue begins with them.
+        """
         image = observation.image if self.pictures is not None else None
         if image is None:
-            return self._in_words(observation)
+            return self._in_words(observation, first=first)
         alone = observation.text is None and not observation.messages
-        messages = [user("")] if alone else self._in_words(observation)
+        messages = [user("")] if alone else self._in_words(observation, first=first)
         if messages[-1]["role"] != "user":  # such as the result of a tool
             messages.append(user(""))
         messages[-1]["pictures"] = (image,)
         return messages
 
-    def _in_words(self, observation: Observation) -> list[dict[str, Any]]:
-        return [dict(m) for m in observation.messages or ()] or [user(text_of(observation, blind=self.blind))]
+    def _in_words(self, observation: Observation, *, first: bool) -> list[dict[str, Any]]:
+        """The messages of an observation, in roles that the template writes at this place.
+
+        A system message that it does not write becomes one of the user. Messages of the user that follow each other
+        are joined if the template refuses them.
+        """
+        given = list(observation.messages or ()) or [user(text_of(observation, blind=self.blind))]
+        fitted: list[dict[str, Any]] = []
+        for place, message in enumerate(given):
+            role = message["role"]
+            if role in ("system", "developer"):
+                role = self._role_of_rules(first=first and place == 0, last=place == len(given) - 1)
+            follows = role == "user" and place > 0 and fitted[-1]["role"] == "user"
+            if follows and not self._takes((user("x"), user(SAID))):
+                fitted[-1]["content"] = f"{fitted[-1]['content']}\n\n{message['content']}"
+            else:
+                fitted.append({**message, "role": role})
+        return fitted
+
+    def _role_of_rules(self, *, first: bool, last: bool) -> str:
+        """The role of a message of the system: of the user, if the template leaves it out, moves it or refuses it."""
+        if first or last:
+            return "system" if first and not last and self._system else "user"
+        spoken = (user("x"), {"role": "assistant", "content": EARLIER}, {"role": "system", "content": SAID}, user("x"))
+        return "system" if self._takes(spoken, after=EARLIER) else "user"
+
+    def _takes(self, messages: Sequence[Mapping[str, Any]], *, after: str = "") -> bool:
+        """Whether the template writes a dialogue of these messages, with the text `SAID` after another text."""
+        try:
+            written = self._applied(messages)
+        except Exception:  # a template may refuse a role by any exception
+            return False
+        return written.find(SAID) >= written.find(after)
 
     def led(
         self, instruction: str | None, messages: Sequence[Mapping[str, Any]], tools: Tools = ()
@@ -388,7 +417,7 @@ class ChatRenderer:
         return last[last.rindex(SAID) + len(SAID) :].removeprefix(self._closing)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        messages = self._in_words(observation)
+        messages = self._in_words(observation, first=first)
         if first and not observation.instruction:
             return self.ids(self.written(messages))
         if first:  # `instruction` has written the head of the segment
@@ -519,21 +548,6 @@ def _with_argument(call: Mapping[str, Any], text: str, as_text: bool) -> dict[st
     """A call of a message with this text as its only argument."""
     arguments: Any = json.dumps({"x": text}) if as_text else {"x": text}
     return {**call, "function": {**call["function"], "arguments": arguments}}
-
-
-def thoughts_in(message: Mapping[str, Any]) -> list[str]:
-    """The texts of the thoughts of a reply's message."""
-    content, thinking = str(message.get("content") or ""), str(message.get("thinking") or "").strip()
-    inside = [one.strip() for one in re.findall(r"<think>(.*?)</think>", usual(content), re.DOTALL)]
-    return [one for one in (*inside, thinking) if one]
-
-
-def without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the thoughts of a reply."""
-    if message["role"] != "assistant":
-        return dict(message)
-    kept = {name: value for name, value in message.items() if name != "thinking"}
-    return kept | {"content": SPACED.sub("", str(message.get("content") or ""))}
 
 
 def _flat(call: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 PAIRS = (
     ("<think>", "</think>"),  # Qwen, DeepSeek, GLM and most others
@@ -24,6 +26,7 @@ TAGS = (
 )
 # A thought that is never closed hides the rest.
 THOUGHT = re.compile("|".join(rf"{re.escape(a)}.*?(?:{re.escape(b)}|\Z)" for a, b in PAIRS), re.DOTALL)
+SPACED = re.compile(rf"\s*(?:{THOUGHT.pattern})\s*", re.DOTALL)
 LEFT_OPEN = re.compile(rf"(?:{'|'.join(re.escape(opening) for opening, _ in PAIRS)})\s*\Z")
 
 
@@ -36,3 +39,18 @@ def usual(text: str) -> str:
     for opening, end in PAIRS[1:4]:
         text = text.replace(opening, PAIRS[0][0]).replace(end, PAIRS[0][1])
     return text
+
+
+def thoughts_in(message: Mapping[str, Any]) -> list[str]:
+    """The texts of the thoughts of a reply's message."""
+    content, thinking = str(message.get("content") or ""), str(message.get("thinking") or "").strip()
+    inside = [one.strip() for one in re.findall(r"<think>(.*?)</think>", usual(content), re.DOTALL)]
+    return [one for one in (*inside, thinking) if one]
+
+
+def without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without the thoughts of a reply."""
+    if message["role"] != "assistant":
+        return dict(message)
+    kept = {name: value for name, value in message.items() if name != "thinking"}
+    return kept | {"content": SPACED.sub("", str(message.get("content") or ""))}

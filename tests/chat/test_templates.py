@@ -85,6 +85,43 @@ def test_the_instruction_is_read(name: str) -> None:
     assert shown.index("Walk or look.") < shown.rindex("look")
 
 
+def message(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+SPOKEN = {  # the messages of an observation
+    "system": [message("system", "RULES"), message("user", "HELLO")],
+    "developer": [message("developer", "RULES"), message("user", "HELLO")],
+    "only system": [message("system", "RULES")],
+    "users": [message("user", "RULES"), message("user", "HELLO")],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", SPOKEN)
+def test_no_message_is_lost_or_refused(name: str, kind: str) -> None:
+    """Also where the template has no system role, or asks that user and assistant take turns."""
+    renderer = ChatRenderer(tokenizer_of(name))
+    talk = FullHistory().start(renderer)
+    shown = renderer.said(talk.observe(Observation(messages=SPOKEN[kind], instruction="BEGIN")).ids)
+    assert [shown.count(word) for word in ("BEGIN", "RULES")] == [1, 1]
+    assert shown.index("BEGIN") < shown.index("RULES") <= max(shown.find("HELLO"), shown.index("RULES"))
+    talk.respond(renderer.action("fine"))
+    for later in (SPOKEN[kind], [message("tool", "RULES")]):
+        prompt = talk.observe(Observation(messages=later))
+        shown = renderer.said(prompt.ids)
+        assert ("HELLO" in shown) >= (len(later) > 1) and "RULES" in shown[
+            shown.rindex("fine") if prompt.fresh else 0 :
+        ]
+        talk.respond(renderer.action("fine"))
+
+
+def test_a_template_without_a_system_role_gets_it_from_the_user() -> None:
+    renderer = ChatRenderer(tokenizer_of("gemma"))
+    shown = renderer.said(FullHistory().start(renderer).observe(Observation(messages=SPOKEN["system"])).ids)
+    assert "<start_of_turn>user\nRULES\n\nHELLO<end_of_turn>" in shown
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_turn_that_was_cut_is_closed(name: str) -> None:
     renderer = ChatRenderer(tokenizer_of(name))

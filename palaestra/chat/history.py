@@ -13,17 +13,15 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.chat.render import (
-    CHANNEL,
     NONE,
     ChatRenderer,
     Renderer,
     Tools,
     head_of,
-    reply_of,
     user,
 )
 from palaestra.chat.template_tools import message_of, numbered
-from palaestra.chat.thoughts import LEFT_OPEN, thoughts_in, usual, without_thoughts
+from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, reply_of, thoughts_in, usual, without_thoughts
 from palaestra.data import Observation, ToolCall
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register

@@ -24,7 +24,7 @@ from palaestra.chat.template_tools import (
     support_of,
     without_results,
 )
-from palaestra.chat.thoughts import LEFT_OPEN, PAIRS, SPACED, TAGS, usual
+from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, PAIRS, SPACED, TAGS, usual, without_channels
 from palaestra.data import Observation, ToolCall
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
@@ -35,8 +35,6 @@ from palaestra.tools.calls import Parsed, call_of
 SAID = "Zq7reply7qZ"  # a reply that occurs nowhere else in what a template writes
 EARLIER = "Zq3earlier3qZ"
 PAST = ({"role": "user", "content": "x"}, {"role": "assistant", "content": SAID})
-TAG = re.compile(f"({'|'.join(map(re.escape, TAGS))})")
-CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -73,6 +71,12 @@ def renderer_for(
     if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
         return TagRenderer(tokenizer, blind=blind)
     if getattr(tokenizer, "chat_template", None):
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise InvalidData(
+                where="policy language",
+                what=f"{type(tokenizer).__name__} is no fast tokenizer, so it cannot tell special tokens from text.",
+                remedy="Save the model's folder with a `tokenizer.json`, which the package `tokenizers` reads.",
+            )
         return ChatRenderer(tokenizer, stop=stop, pictures=pictures, blind=blind)
     raise InvalidData(
         where="policy language",
@@ -115,7 +119,13 @@ class ChatRenderer:
         self._parts, written = self._form()
         self.pictures, self.blind = pictures, blind
         tokens = "" if pictures is None else f"{pictures.token} {pictures.mark}"
-        self._quoting = Quoting(tokenizer, template=f"{written} {tokens}")
+        template = tokenizer.chat_template
+        source = " ".join(template.values()) if isinstance(template, Mapping) else template
+        self._quoting = Quoting(tokenizer, template=f"{written} {tokens} {source}")
+        # Its own tags are special in a reply, where the template may look for them, but in no other message.
+        plain = {token.content for token in tokenizer.added_tokens_decoder.values() if not token.special}
+        pairs = [one for name in plain if (end := name.replace("<", "</", 1)) in plain - {name} for one in (name, end)]
+        self._tag = re.compile(f"({'|'.join(map(re.escape, sorted({*TAGS, *pairs})))})")
         if pictures is not None and not self._writes_pictures():
             self.pictures, self.blind = None, "the chat template writes no images"
         past = self.written([*PAST, user("x")])
@@ -227,8 +237,9 @@ class ChatRenderer:
         return self.quoted_reply(part) if isinstance(part, str) else self._quoting.quote(part)
 
     def quoted_reply(self, reply: str) -> str:
-        """A reply in which the tags of its thoughts are the only special tokens."""
-        return "".join(one if one in TAGS else self._quoting.quote(one) for one in TAG.split(reply))
+        """A reply in which the tags of its thoughts and calls are the only special tokens."""
+        pieces = self._tag.split(reply)
+        return "".join(one if place % 2 else self._quoting.quote(one) for place, one in enumerate(pieces))
 
     def as_written(self, reply: str) -> str:
         """A reply in the form that `written` gives it, if the template does not change it."""
@@ -243,14 +254,15 @@ class ChatRenderer:
         return self._quoting.named([token]) if self._quoting.knows(token) else ""
 
     def refuse_unknown(self, variables: Mapping[str, Any]) -> None:
-        """Raises: InvalidData, for a variable that does not occur in the template."""
+        """Raises: InvalidData, for a variable that does not occur in the template, or that the library sets."""
         template = self._tokenizer.chat_template
         texts = template.values() if isinstance(template, Mapping) else [template]
         for name in variables:
-            if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
+            own = name in ("messages", "tools", "add_generation_prompt")
+            if own or not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
                 raise InvalidData(
                     where="agents.*.context, template",
-                    what=f"the chat template has no variable `{name}`.",
+                    what=f"the library sets `{name}`." if own else f"the chat template has no variable `{name}`.",
                     remedy="Leave it out; `tokenizer.chat_template` shows which variables the template reads.",
                 )
 
@@ -496,7 +508,7 @@ class ChatRenderer:
             if parsed.calls or (tools and parsed.fault is not None):
                 return whole
         if self._channels and CHANNEL in said:
-            return _without_channels(said)
+            return without_channels(said)
         kept = np.array([i for i in ids if int(i) not in self._special], np.int32)
         return opened + usual(self.said(kept)).strip()
 
@@ -531,19 +543,6 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def reply_of(said: str, *, opened: str = "") -> dict[str, Any]:
-    """The message of a reply, for the template to write again.
-
-    Args:
-        opened: the beginning of a thought in the prompt, which the reply continues.
-    """
-    if CHANNEL in said:  # gpt-oss
-        thoughts = re.findall(r"<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)", said, re.DOTALL)
-        final = said.rpartition("<|channel|>final<|message|>")
-        return {"role": "assistant", "content": final[2] if final[1] else "", "thinking": "\n".join(thoughts)}
-    return {"role": "assistant", "content": opened + said}
-
-
 def _with_argument(call: Mapping[str, Any], text: str, as_text: bool) -> dict[str, Any]:
     """A call of a message with this text as its only argument."""
     arguments: Any = json.dumps({"x": text}) if as_text else {"x": text}
@@ -554,15 +553,6 @@ def _flat(call: Any) -> Any:
     """A call of `parse_response` as `call_of` reads it."""
     inside = call.get("function", call) if isinstance(call, Mapping) else call
     return {key: inside[key] for key in ("name", "arguments") if key in inside}
-
-
-def _without_channels(said: str) -> str:
-    """A reply of gpt-oss with its analysis as a thought; a call of a tool stays as it is."""
-    if "to=functions." in said:
-        return said
-    message = reply_of(said)
-    content = re.sub(r"<\|[a-z]+\|>", "", message["content"]).strip()
-    return f"<think>{message['thinking']}</think>{content}" if message["thinking"] else content
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
 PAIRS = (
     ("<think>", "</think>"),  # Qwen, DeepSeek, GLM and most others
     ("[THINK]", "[/THINK]"),  # Mistral
@@ -54,3 +55,25 @@ def without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
         return dict(message)
     kept = {name: value for name, value in message.items() if name != "thinking"}
     return kept | {"content": SPACED.sub("", str(message.get("content") or ""))}
+
+
+def reply_of(said: str, *, opened: str = "") -> dict[str, Any]:
+    """The message of a reply, for the template to write again.
+
+    Args:
+        opened: the beginning of a thought in the prompt, which the reply continues.
+    """
+    if CHANNEL in said:  # gpt-oss
+        thoughts = re.findall(r"<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)", said, re.DOTALL)
+        final = said.rpartition("<|channel|>final<|message|>")
+        return {"role": "assistant", "content": final[2] if final[1] else "", "thinking": "\n".join(thoughts)}
+    return {"role": "assistant", "content": opened + said}
+
+
+def without_channels(said: str) -> str:
+    """A reply of gpt-oss with its analysis as a thought; a call of a tool stays as it is."""
+    if "to=functions." in said:
+        return said
+    message = reply_of(said)
+    content = re.sub(r"<\|[a-z]+\|>", "", message["content"]).strip()
+    return f"<think>{message['thinking']}</think>{content}" if message["thinking"] else content

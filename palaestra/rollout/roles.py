@@ -180,7 +180,13 @@ class AgentTools:
     @property
     def declarations(self) -> tuple[Mapping[str, Any], ...]:
         """The tools that the chat template declares: those of the role, and those of the environment."""
-        return (*(one.declaration() for one in self.toolbox.tools.values()), *self.acts) if self.native else ()
+        if not self.native:
+            return ()
+        acts = self._acts()
+        return (
+            *(one.declaration() for one in self.toolbox.tools.values()),
+            *(one for one in self.acts if one["function"]["name"] in acts),
+        )
 
     @property
     def rounds(self) -> int:

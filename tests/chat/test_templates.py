@@ -11,6 +11,7 @@ import pytest
 from palaestra.chat import ChatRenderer, FullHistory, LatestOnly, Window, renderer_for
 from palaestra.chat.render import user
 from palaestra.data import Observation
+from palaestra.errors import InvalidData
 from tests.chat.templates import NAMES, tokenizer_of
 
 THOUGHT = "<think>\nhm\n</think>\n\n"
@@ -183,3 +184,14 @@ def test_the_channels_of_gpt_oss_are_a_thought_and_an_answer() -> None:
     prompt = talk.observe(Observation(text="b"))
     shown = renderer.said(prompt.ids)
     assert prompt.fresh and "<|channel|>final<|message|>go north<|end|><|start|>user<|message|>b<|end|>" in shown
+
+
+def test_a_tokenizer_that_is_not_fast_is_refused() -> None:
+    class Slow:
+        chat_template = "x"
+
+        def get_vocab(self) -> dict[str, int]:
+            return {}
+
+    with pytest.raises(InvalidData, match="Slow is no fast tokenizer"):
+        renderer_for(Slow())

@@ -13,18 +13,15 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.chat.render import (
-    CHANNEL,
     NONE,
     ChatRenderer,
     Renderer,
     Tools,
     head_of,
-    reply_of,
-    thoughts_in,
     user,
-    without_thoughts,
 )
 from palaestra.chat.template_tools import message_of, numbered
+from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, reply_of, thoughts_in, usual, without_thoughts
 from palaestra.data import Observation, ToolCall
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
@@ -94,9 +91,10 @@ class Dialogue:
         self.length = 0
 
     def observe(self, observation: Observation) -> Prompt:
-        if self._segment < 0:
+        first = self._segment < 0
+        if first:
             self._instruction, self._tools = observation.instruction, tuple(observation.tools or ())
-        new = self._renderer.turn(observation)
+        new = self._renderer.turn(observation, first=first)
         if self._held and new[0]["role"] == "tool":
             new = [{**message, **self._reply.call(place)} for place, message in enumerate(new)]
             self._held[-1] += new
@@ -200,8 +198,10 @@ class Dialogue:
             end = renderer.name_of(kept.pop())
         said = renderer.said(np.array(kept, np.int32))
         _, opened = renderer.opened(self._before)
-        opened = opened if self._thoughts == "keep" else "<think>\n" if opened and "</think>" not in opened else ""
-        parsed = renderer.calls(said, self._tools) if self._tools else Parsed()
+        left_open = LEFT_OPEN.search(opened) is not None
+        opened = opened if left_open or self._thoughts == "keep" else ""
+        thinks = left_open and "</think>" not in usual(said)  # to the end, so it calls nothing
+        parsed = renderer.calls(said, self._tools) if self._tools and not thinks else Parsed()
         calls = numbered(parsed.calls, self._calls)
         self._calls += len(calls)
         message = self._calling(said, parsed, calls, opened) if calls else None

@@ -24,19 +24,17 @@ from palaestra.chat.template_tools import (
     support_of,
     without_results,
 )
+from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, PAIRS, SPACED, TAGS, usual, without_channels
 from palaestra.data import Observation, ToolCall
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
 from palaestra.models.pictures import PictureReader
 from palaestra.models.tokenizer import ACTION, END, OBSERVATION
-from palaestra.tools.calls import Parsed, Unreadable, call_of
+from palaestra.tools.calls import Parsed, call_of
 
 SAID = "Zq7reply7qZ"  # a reply that occurs nowhere else in what a template writes
+EARLIER = "Zq3earlier3qZ"
 PAST = ({"role": "user", "content": "x"}, {"role": "assistant", "content": SAID})
-THOUGHT_TAGS = ("<think>", "</think>")
-TAGS = re.compile(r"(</?think>)")
-CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
-THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -55,7 +53,7 @@ class Renderer(Protocol):
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
     def action(self, text: str) -> np.ndarray: ...
     def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray: ...
-    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str: ...
+    def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str: ...
     def calls(self, reply: str, tools: Tools) -> Parsed: ...
 
 
@@ -73,6 +71,12 @@ def renderer_for(
     if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
         return TagRenderer(tokenizer, blind=blind)
     if getattr(tokenizer, "chat_template", None):
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise InvalidData(
+                where="policy language",
+                what=f"{type(tokenizer).__name__} is no fast tokenizer, so it cannot tell special tokens from text.",
+                remedy="Save the model's folder with a `tokenizer.json`, which the package `tokenizers` reads.",
+            )
         return ChatRenderer(tokenizer, stop=stop, pictures=pictures, blind=blind)
     raise InvalidData(
         where="policy language",
@@ -115,7 +119,13 @@ class ChatRenderer:
         self._parts, written = self._form()
         self.pictures, self.blind = pictures, blind
         tokens = "" if pictures is None else f"{pictures.token} {pictures.mark}"
-        self._quoting = Quoting(tokenizer, template=f"{written} {tokens}")
+        template = tokenizer.chat_template
+        source = " ".join(template.values()) if isinstance(template, Mapping) else template
+        self._quoting = Quoting(tokenizer, template=f"{written} {tokens} {source}")
+        # Its own tags are special in a reply, where the template may look for them, but in no other message.
+        plain = {token.content for token in tokenizer.added_tokens_decoder.values() if not token.special}
+        pairs = [one for name in plain if (end := name.replace("<", "</", 1)) in plain - {name} for one in (name, end)]
+        self._tag = re.compile(f"({'|'.join(map(re.escape, sorted({*TAGS, *pairs})))})")
         if pictures is not None and not self._writes_pictures():
             self.pictures, self.blind = None, "the chat template writes no images"
         past = self.written([*PAST, user("x")])
@@ -131,7 +141,7 @@ class ChatRenderer:
         ends = [i for i in (*ended, *map(vocabulary.get, CALL_ENDS), eos, *stop) if i is not None]
         self.stop: tuple[int, ...] = tuple(dict.fromkeys(int(i) for i in ends))
         self._closing = self.closed(len(self.closing))
-        self._system = self._has_system()
+        self._system = self._takes(({"role": "system", "content": SAID}, user("x")))
 
     def _form(self) -> tuple[bool, str]:
         """Whether contents are lists of parts, and a dialogue as text."""
@@ -168,12 +178,6 @@ class ChatRenderer:
         assert self.pictures is not None
         return self._quoting.own(self.pictures.token)
 
-    def _has_system(self) -> bool:
-        try:
-            return SAID in self.written([{"role": "system", "content": SAID}, user("x")])
-        except Exception:  # a template may refuse a role by any exception
-            return False
-
     def written(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -189,7 +193,7 @@ class ChatRenderer:
             keep: write the thoughts of replies as they are; False: the template keeps or leaves them out.
             variables: further variables of the template, such as `enable_thinking`.
         """
-        if tools and not self.support.declares:
+        if (tools or any(message["role"] == "tool" for message in messages)) and not self.support.declares:
             messages, tools = without_results(messages), ()
         hidden: list[str] | None = [] if keep else None
         quoted = [self._quoted(message, hidden) for message in messages]
@@ -222,7 +226,7 @@ class ChatRenderer:
         if message["role"] != "assistant":
             return dict(self._quoting.quote(dict(message)))
         quoted = {name: said if name == "role" else self._quoted_part(said) for name, said in message.items()}
-        thought = THOUGHT.match(str(message.get("content"))) if hidden is not None else None
+        thought = SPACED.match(str(message.get("content"))) if hidden is not None else None
         if hidden is not None and thought is not None:
             rest = self.quoted_reply(message["content"][thought.end() :])
             quoted["content"] = self._quoting.place(len(hidden)) + rest
@@ -233,8 +237,9 @@ class ChatRenderer:
         return self.quoted_reply(part) if isinstance(part, str) else self._quoting.quote(part)
 
     def quoted_reply(self, reply: str) -> str:
-        """A reply in which the tags of its thoughts are the only special tokens."""
-        return "".join(one if one in THOUGHT_TAGS else self._quoting.quote(one) for one in TAGS.split(reply))
+        """A reply in which the tags of its thoughts and calls are the only special tokens."""
+        pieces = self._tag.split(reply)
+        return "".join(one if place % 2 else self._quoting.quote(one) for place, one in enumerate(pieces))
 
     def as_written(self, reply: str) -> str:
         """A reply in the form that `written` gives it, if the template does not change it."""
@@ -249,14 +254,15 @@ class ChatRenderer:
         return self._quoting.named([token]) if self._quoting.knows(token) else ""
 
     def refuse_unknown(self, variables: Mapping[str, Any]) -> None:
-        """Raises: InvalidData, for a variable that does not occur in the template."""
+        """Raises: InvalidData, for a variable that does not occur in the template, or that the library sets."""
         template = self._tokenizer.chat_template
         texts = template.values() if isinstance(template, Mapping) else [template]
         for name in variables:
-            if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
+            own = name in ("messages", "tools", "add_generation_prompt")
+            if own or not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
                 raise InvalidData(
                     where="agents.*.context, template",
-                    what=f"the chat template has no variable `{name}`.",
+                    what=f"the library sets `{name}`." if own else f"the chat template has no variable `{name}`.",
                     remedy="Leave it out; `tokenizer.chat_template` shows which variables the template reads.",
                 )
 
@@ -308,20 +314,55 @@ class ChatRenderer:
     def _ends(self) -> re.Pattern[str]:
         return re.compile("|".join(re.escape(self._quoting.named([i])) for i in self.stop if self._quoting.knows(i)))
 
-    def turn(self, observation: Observation) -> list[dict[str, Any]]:
-        """The messages of an observation, with its image if the model reads pictures."""
+    def turn(self, observation: Observation, *, first: bool = False) -> list[dict[str, Any]]:
+        """The messages of an observation, with its image if the model reads pictures.
+
+        Args:
+            first: a dialogue begins with them.
+        """
         image = observation.image if self.pictures is not None else None
         if image is None:
-            return self._in_words(observation)
+            return self._in_words(observation, first=first)
         alone = observation.text is None and not observation.messages
-        messages = [user("")] if alone else self._in_words(observation)
+        messages = [user("")] if alone else self._in_words(observation, first=first)
         if messages[-1]["role"] != "user":  # such as the result of a tool
             messages.append(user(""))
         messages[-1]["pictures"] = (image,)
         return messages
 
-    def _in_words(self, observation: Observation) -> list[dict[str, Any]]:
-        return [dict(m) for m in observation.messages or ()] or [user(text_of(observation, blind=self.blind))]
+    def _in_words(self, observation: Observation, *, first: bool) -> list[dict[str, Any]]:
+        """The messages of an observation, in roles that the template writes at this place.
+
+        A system message that it does not write becomes one of the user. Messages of the user that follow each other
+        are joined if the template refuses them.
+        """
+        given = list(observation.messages or ()) or [user(text_of(observation, blind=self.blind))]
+        fitted: list[dict[str, Any]] = []
+        for place, message in enumerate(given):
+            role = message["role"]
+            if role in ("system", "developer"):
+                role = self._role_of_rules(first=first and place == 0, last=place == len(given) - 1)
+            follows = role == "user" and place > 0 and fitted[-1]["role"] == "user"
+            if follows and not self._takes((user("x"), user(SAID))):
+                fitted[-1]["content"] = f"{fitted[-1]['content']}\n\n{message['content']}"
+            else:
+                fitted.append({**message, "role": role})
+        return fitted
+
+    def _role_of_rules(self, *, first: bool, last: bool) -> str:
+        """The role of a message of the system: of the user, if the template leaves it out, moves it or refuses it."""
+        if first or last:
+            return "system" if first and not last and self._system else "user"
+        spoken = (user("x"), {"role": "assistant", "content": EARLIER}, {"role": "system", "content": SAID}, user("x"))
+        return "system" if self._takes(spoken, after=EARLIER) else "user"
+
+    def _takes(self, messages: Sequence[Mapping[str, Any]], *, after: str = "") -> bool:
+        """Whether the template writes a dialogue of these messages, with the text `SAID` after another text."""
+        try:
+            written = self._applied(messages)
+        except Exception:  # a template may refuse a role by any exception
+            return False
+        return written.find(SAID) >= written.find(after)
 
     def led(
         self, instruction: str | None, messages: Sequence[Mapping[str, Any]], tools: Tools = ()
@@ -388,7 +429,7 @@ class ChatRenderer:
         return last[last.rindex(SAID) + len(SAID) :].removeprefix(self._closing)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
-        messages = self._in_words(observation)
+        messages = self._in_words(observation, first=first)
         if first and not observation.instruction:
             return self.ids(self.written(messages))
         if first:  # `instruction` has written the head of the segment
@@ -430,7 +471,7 @@ class ChatRenderer:
         begin, opened = self.opened(asked)
         reply = written[begin:]
         if opened:  # the prompt has opened a thought, which stays empty
-            open_tag, close_tag = (self._quoting.own(tag) for tag in THOUGHT_TAGS)
+            open_tag, close_tag = (self._quoting.own(tag) for tag in PAIRS[0])
             reply = re.sub(rf"\A{re.escape(open_tag)}\s*", "", reply)
             reply = re.sub(rf"\A{re.escape(close_tag)}\s*", "", reply)
             reply = reply if opened.rstrip().endswith("</think>") else f"{close_tag}\n\n{reply}"
@@ -440,24 +481,42 @@ class ChatRenderer:
 
     def opened(self, written: str) -> tuple[int, str]:
         """The thought, open or empty, with which a prompt ends: where it begins, and its text."""
-        begin, end = (re.escape(self._quoting.own(tag)) for tag in THOUGHT_TAGS)
-        found = re.search(rf"{begin}(\s*)(?:{end}(\s*))?\Z", written)
-        if found is None:
-            return len(written), ""
-        return found.start(), f"<think>{found[1]}" + ("" if found[2] is None else f"</think>{found[2]}")
+        for opening, closing in PAIRS:
+            begin, end = (re.escape(self._quoting.own(tag)) for tag in (opening, closing))
+            found = re.search(rf"{begin}(\s*)(?:{end}(\s*))?\Z", written)
+            if found is not None:
+                return found.start(), opening + found[1] + ("" if found[2] is None else closing + found[2])
+        return len(written), ""
 
-    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
-        """The text of sampled ids. Special tokens are left out, except in a reply that calls tools."""
-        said = self.said(ids)
-        if tools:
+    def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str:
+        """The text of sampled ids, with `<think>` and `</think>` around thoughts.
+
+        Other special tokens are left out, except in a reply that calls tools.
+
+        Args:
+            prompt: the ids before it. If they open a thought that the reply never closes, the text begins with
+                `<think>`, so that no reader takes the thought for an act.
+        """
+        said, opened = self.said(ids), ""
+        if prompt is not None and LEFT_OPEN.search(self.said(prompt[-16:])) is not None:
+            opened = "" if "</think>" in usual(said) else "<think>\n"
+        marked = not self._special.isdisjoint(ids[:-1].tolist())  # a call may be marked by special tokens
+        if tools or (marked and not self._channels):
             ended = len(ids) > 0 and int(ids[-1]) in self.stop
-            whole = self.said(ids[:-1] if ended else ids).strip()
+            whole = opened + self.said(ids[:-1] if ended else ids).strip()
             parsed = self.calls(whole, tools)
-            if parsed.calls or parsed.fault is not None:
+            if parsed.calls or (tools and parsed.fault is not None):
                 return whole
         if self._channels and CHANNEL in said:
-            return _without_channels(said)
-        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)).strip()
+            return without_channels(said)
+        kept = np.array([i for i in ids if int(i) not in self._special], np.int32)
+        return opened + usual(self.said(kept)).strip()
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        """The special tokens that `text` leaves out."""
+        added = self._tokenizer.added_tokens_decoder
+        return frozenset(i for i, token in added.items() if token.special and token.content not in TAGS)
 
     def calls(self, reply: str, tools: Tools) -> Parsed:
         """The calls in a reply: by the tokenizer's own `response_template` if it has one, else by `calls_of`."""
@@ -469,8 +528,9 @@ class ChatRenderer:
         try:
             message = self._tokenizer.parse_response(reply, prefix="", tools=[dict(tool) for tool in tools])
             calls = [call_of(_flat(call)) for call in message.get("tool_calls") or ()]
-        except (Unreadable, ValueError, KeyError, TypeError) as error:
-            return Parsed(said=reply.strip(), fault=str(error).splitlines()[0][:200])
+        except Exception as error:  # the template and its regular expressions may raise anything
+            fault = (str(error) or type(error).__name__).splitlines()[0][:200]
+            return Parsed(said=reply.strip(), fault=fault)
         return Parsed(tuple(calls), str(message.get("content") or ""))
 
     def said(self, ids: np.ndarray) -> str:
@@ -483,53 +543,16 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def reply_of(said: str, *, opened: str = "") -> dict[str, Any]:
-    """The message of a reply, for the template to write again.
-
-    Args:
-        opened: the beginning of a thought in the prompt, which the reply continues.
-    """
-    if CHANNEL in said:  # gpt-oss
-        thoughts = re.findall(r"<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)", said, re.DOTALL)
-        final = said.rpartition("<|channel|>final<|message|>")
-        return {"role": "assistant", "content": final[2] if final[1] else "", "thinking": "\n".join(thoughts)}
-    return {"role": "assistant", "content": opened + said}
-
-
 def _with_argument(call: Mapping[str, Any], text: str, as_text: bool) -> dict[str, Any]:
     """A call of a message with this text as its only argument."""
     arguments: Any = json.dumps({"x": text}) if as_text else {"x": text}
     return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
-def thoughts_in(message: Mapping[str, Any]) -> list[str]:
-    """The texts of the thoughts of a reply's message."""
-    content, thinking = str(message.get("content") or ""), str(message.get("thinking") or "").strip()
-    inside = [one.strip() for one in re.findall(r"<think>(.*?)</think>", content, re.DOTALL)]
-    return [one for one in (*inside, thinking) if one]
-
-
-def without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the thoughts of a reply."""
-    if message["role"] != "assistant":
-        return dict(message)
-    kept = {name: value for name, value in message.items() if name != "thinking"}
-    return kept | {"content": THOUGHT.sub("", str(message.get("content") or ""))}
-
-
 def _flat(call: Any) -> Any:
     """A call of `parse_response` as `call_of` reads it."""
     inside = call.get("function", call) if isinstance(call, Mapping) else call
     return {key: inside[key] for key in ("name", "arguments") if key in inside}
-
-
-def _without_channels(said: str) -> str:
-    """A reply of gpt-oss with its analysis as a thought; a call of a tool stays as it is."""
-    if "to=functions." in said:
-        return said
-    message = reply_of(said)
-    content = re.sub(r"<\|[a-z]+\|>", "", message["content"]).strip()
-    return f"<think>{message['thinking']}</think>{content}" if message["thinking"] else content
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from palaestra.chat.thoughts import THOUGHT
 from palaestra.data import ToolCall
-from palaestra.tools.calls import Parsed, Unreadable, call_of, loads, outside_thoughts, without
+from palaestra.tools.calls import Parsed, Unreadable, call_of, loads, without
 from palaestra.tools.format_code import QUIET, read_call
 from palaestra.tools.schema import kinds
 
@@ -25,7 +26,7 @@ BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 FUNCTION = re.compile(r"<function=([^>\s]+)\s*>(.*?)</function>", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([^>\s]+)\s*>\n?(.*?)\n?</parameter>", re.DOTALL)
 GLM = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-HARMONY = re.compile(r"to=functions\.([\w.-]+).*?<\|message\|>", re.DOTALL)
+HARMONY = re.compile(r"to=functions\.([\w.-]+)(?:(?!<\|(?:end|start|message)\|>).)*<\|message\|>", re.DOTALL)
 DEEPSEEK = re.compile(
     r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>(\S+)\s*```json\s*(.*?)\s*```|(\S+?)<｜tool▁sep｜>(.*?))\s*"
     r"<｜tool▁call▁end｜>",
@@ -39,6 +40,7 @@ INVOKE = re.compile(r"""<(?:\w+:)?invoke name=["']([^"']+)["']>(.*?)</(?:\w+:)?i
 INVOKED = re.compile(r"""<(?:\w+:)?parameter name=["']([^"']+)["'][^>]*>\n?(.*?)\n?</(?:\w+:)?parameter>""", re.DOTALL)
 MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*([\w.-]+)?(?:\[ARGS\]|\[CALL_ID\][^\[]*\[ARGS\])?")
 OBJECT = re.compile(r"""(?:<\|python_tag\|>\s*)?\[?\s*(\{\s*"(?:name|arguments|parameters|type|function|id)"\s*:)""")
+ARGUMENTS = ("arguments", "parameters", "function")
 Tools = Mapping[str, Mapping[str, Any]]  # name → JSON schema of the arguments
 
 
@@ -71,7 +73,8 @@ def _outside(reply: str) -> list[tuple[int, int]]:
     """The stretches outside thoughts. A template may have opened the first thought in the prompt."""
     end, begin = reply.find("</think>"), reply.find("<think>")
     start = end + len("</think>") if end >= 0 and not 0 <= begin < end else 0
-    return [(max(a, start), b) for a, b in outside_thoughts(reply) if b > start]
+    hidden = [found.span() for found in THOUGHT.finditer(reply, start)]
+    return list(zip([start, *(end for _, end in hidden)], [*(begin for begin, _ in hidden), len(reply)], strict=True))
 
 
 def _in_stretch(text: str, start: int, stop: int, tools: Tools) -> list[tuple[list[ToolCall], tuple[int, int]]]:
@@ -98,7 +101,8 @@ def _in_stretch(text: str, start: int, stop: int, tools: Tools) -> list[tuple[li
         found_at.append((calls, (mark.start(), start)))
     while (opened := OBJECT.search(text, start, stop)) is not None:
         value, start = loads(text, opened.start(1))
-        found_at.append(([_call(value)], (opened.start(), start)))
+        if not tools or _is_meant(value, tools):
+            found_at.append(([_call(value)], (opened.start(), start)))
     return found_at
 
 
@@ -111,10 +115,10 @@ def _block(found: re.Match[str], tools: Tools) -> list[ToolCall]:
         raise Unreadable("the call that begins with <function= is not complete")
     if functions:
         return [call for one in functions for call in _function(one, tools)]
-    pairs = list(GLM.finditer(body))
-    name = (body[: pairs[0].start()] if pairs else body).strip()
-    if pairs or name in tools:
-        return [_of_pairs(name, ((pair[1].strip(), pair[2].strip()) for pair in pairs), tools)]
+    name = body.partition("<arg_key>")[0].strip()
+    if "<arg_key>" in body or name in tools:
+        pairs = _pairs(GLM, "<arg_key>", body)
+        return [_of_pairs(name, [(key.strip(), text.strip()) for key, text in pairs], tools)]
     begin = _skip(body, 0)
     value, end = loads(body, begin)
     if body[end:].strip():
@@ -123,11 +127,19 @@ def _block(found: re.Match[str], tools: Tools) -> list[ToolCall]:
 
 
 def _function(found: re.Match[str], tools: Tools) -> list[ToolCall]:
-    return [_of_pairs(found[1], (pair.groups() for pair in PARAMETER.finditer(found[2])), tools)]
+    return [_of_pairs(found[1], _pairs(PARAMETER, "<parameter=", found[2]), tools)]
 
 
 def _invoke(found: re.Match[str], tools: Tools) -> list[ToolCall]:
-    return [_of_pairs(found[1], (pair.groups() for pair in INVOKED.finditer(found[2])), tools)]
+    return [_of_pairs(found[1], _pairs(INVOKED, "parameter name=", found[2]), tools)]
+
+
+def _pairs(pattern: re.Pattern[str], opening: str, body: str) -> list[tuple[str, str]]:
+    """The arguments of a call in tags. Raises: Unreadable, for one that is not closed."""
+    found = [(pair[1], pair[2]) for pair in pattern.finditer(body)]
+    if body.count(opening) > len(found):
+        raise Unreadable(f"the argument that begins with {opening} is not complete")
+    return found
 
 
 def _of_pairs(name: str, pairs: Any, tools: Tools) -> ToolCall:
@@ -202,6 +214,12 @@ FORMS: tuple[Form, ...] = (
 
 
 # ---- forms in JSON ----------------------------------------------------------------------------------------
+def _is_meant(value: Mapping[str, Any], tools: Tools) -> bool:
+    """Whether an object without a mark around it is a call, and not an answer in JSON such as `{"id": 3}`."""
+    name = value.get("name")
+    return not value.keys().isdisjoint(ARGUMENTS) or (isinstance(name, str) and name in tools)
+
+
 def _listed(value: Any) -> list[ToolCall]:
     return [_call(one) for one in value] if isinstance(value, list) else [_call(value)]
 
@@ -222,10 +240,10 @@ def _call(value: Any) -> ToolCall:
 def _arguments(value: Any) -> Any:
     """The arguments; some models write the object as a JSON text."""
     if isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError:
-            raise Unreadable("`arguments` must be an object") from None
+        text = value.strip()
+        value, end = loads(text)
+        if text[end:]:
+            raise Unreadable("text follows the arguments of the call")
     if not isinstance(value, dict):
         raise Unreadable("`arguments` must be an object")
     return value

@@ -81,7 +81,7 @@ class TagRenderer:
     def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
         return self.action("\n".join(map(call_in_words, calls)))
 
-    def text(self, ids: np.ndarray, *, tools: Tools = ()) -> str:
+    def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str:
         kept = [int(i) for i in ids if i != self._end]
         return str(self._tokenizer.decode(kept, skip_special_tokens=True)).strip()
 

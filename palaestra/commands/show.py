@@ -30,7 +30,7 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
         if setup.engine is not None:
             setup.engine.shutdown()
     if played.error is not None:
-        print(f"the episode failed: {played.error}")
+        print(f"the episode failed: {played.error.message}")
     first: dict[str, Step] = {}
     for step in played.steps:
         first.setdefault(step.agent, step)

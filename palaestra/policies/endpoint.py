@@ -15,6 +15,7 @@ import numpy as np
 import pydantic
 
 from palaestra.chat import FullHistory, LatestOnly
+from palaestra.chat.template_tools import in_words
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Policy, Response, Sampling, Session
@@ -104,12 +105,13 @@ class EndpointPolicy(Policy):
 
 @dataclass(slots=True)
 class EndpointSession(Session):
-    """One agent's conversation with the endpoint, as messages."""
+    """One agent's conversation with the endpoint, as messages. Tools of the role are declared in words."""
 
     policy: EndpointPolicy
     sampling: Sampling
     latest_only: bool
     messages: Messages = field(default_factory=list)
+    words: str = ""  # the declaration of the role's tools
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
         self._read(observation)
@@ -128,19 +130,19 @@ class EndpointSession(Session):
 
     def _read(self, observation: Observation) -> None:
         """Add what the agent sees. The instruction becomes the system message, once."""
-        head = [message for message in self.messages[:1] if message["role"] == "system"]
+        if observation.tools:
+            self.words = in_words(observation.tools)
         if self.latest_only or not self.messages:
-            told = observation.instruction
-            head = [{"role": "system", "content": told}] if told else head
-            self.messages = head
-        if observation.messages and len(self.messages) <= len(head):
-            own = [{"role": one["role"], "content": one["content"]} for one in observation.messages]
-            if head and own[0]["role"] == "system":
-                head[0] = {"role": "system", "content": f"{head[0]['content']}\n\n{own[0]['content']}"}
-                own = own[1:]
-            self.messages = [*head, *own]
-        else:
-            self.messages = [*self.messages, {"role": "user", "content": observation.text or ""}]
+            head = [message for message in self.messages[:1] if message["role"] == "system"]
+            told = "\n\n".join(filter(None, (observation.instruction, self.words)))
+            self.messages = [{"role": "system", "content": told}] if told else head
+        own = [{"role": one["role"], "content": one["content"]} for one in observation.messages or ()]
+        if not own or any(one["role"] == "tool" for one in own):  # without calls of the protocol, a result is a text
+            own = [{"role": "user", "content": observation.text or ""}]
+        if own[0]["role"] == "system" and [one["role"] for one in self.messages] == ["system"]:
+            own[0] = {**own[0], "content": f"{self.messages[0]['content']}\n\n{own[0]['content']}"}
+            self.messages = []
+        self.messages = [*self.messages, *own]
         if observation.image is not None and self.policy.sends_pictures:
             self.messages[-1] = with_image(self.messages[-1], observation.image)
         elif observation.image is not None and observation.text is None and not observation.messages:

@@ -180,7 +180,7 @@ class LanguageSession(Session):
         )
         self.unread, self.unseen, self.in_engine = [], [], True
         self.conversation.respond(response.action.tokens)
-        text = self.policy.renderer.text(response.action.tokens, tools=self.tools)
+        text = self.policy.renderer.text(response.action.tokens, tools=self.tools, prompt=prompt.ids)
         action = replace(response.action, text=text)
         return replace(response, action=action, prompt=prompt.ids, pictures=_bare(prompt), segment=prompt.segment)
 

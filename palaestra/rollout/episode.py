@@ -25,7 +25,7 @@ from palaestra.data.protocols import Response, Sampling, Session, complete
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Activity, LimitReached, Limits
-from palaestra.rollout.roles import AgentTools, Role, declared, tools_of
+from palaestra.rollout.roles import AgentTools, Role, declared, refuse_hidden_tools, tools_of
 
 CONVERSATION = 4096  # the segments of a role's k-th conversation have numbers from k · CONVERSATION on
 PAGE = 2**31 * CONVERSATION  # from its 4096th segment on, a conversation has numbers in further pages
@@ -168,6 +168,8 @@ class Agent:
                     remedy="Leave the prompt out, or show the role a text.",
                 )
             observation = self.role.prompted(observation, self.tools)
+        if self.acts == 0 and (self.name in self.episode.names or self.role.acts_for is not None):
+            refuse_hidden_tools(self.role, self.name, observation, self.rules)
         observation = declared(observation, self.tools, first=self.acts == 0)
         told = self.instruction if self.rules is None else self._told(observation)
         return observation if told is None else replace(observation, instruction=told)

@@ -6,6 +6,7 @@ results.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,10 +17,12 @@ from palaestra.chat.template_tools import call_in_words, result_of
 from palaestra.data import Action, Observation, Step, ToolCall
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Policy, Sampling
+from palaestra.errors import EpisodeFailure
 from palaestra.tools import Parsed, Tool, Toolbox
 from palaestra.tools.formats import format_of
 
 NATIVE = "native"  # stands for the format of calls that a chat template writes
+CALL = r"""["'<]{name}\b|(?<!\w){name}(?:\(|[ ][A-Z]{{2}})"""  # `"find"`, `<find>`, `find(` or `find ID`
 ALONE = "error: this tool acts in the environment; call it in a reply without calls of other tools"
 
 
@@ -177,7 +180,13 @@ class AgentTools:
     @property
     def declarations(self) -> tuple[Mapping[str, Any], ...]:
         """The tools that the chat template declares: those of the role, and those of the environment."""
-        return (*(one.declaration() for one in self.toolbox.tools.values()), *self.acts) if self.native else ()
+        if not self.native:
+            return ()
+        acts = self._acts()
+        return (
+            *(one.declaration() for one in self.toolbox.tools.values()),
+            *(one for one in self.acts if one["function"]["name"] in acts),
+        )
 
     @property
     def rounds(self) -> int:
@@ -281,6 +290,37 @@ class AgentTools:
             names = [call.name for call in results.calls] or [""]
             messages = [result_of(text, name) for name, text in zip(names, results.texts, strict=True)]
         return replace(observation, text=text, messages=messages, state_key=key, instruction=instruction, tools=None)
+
+
+def refuse_hidden_tools(role: Role, agent: str, shown: Observation, rules: str | None) -> None:
+    """Refuse a world whose acts are calls of tools, if nothing that the agent reads says how a call is written.
+
+    Only policies with a chat template are asked. Others learn the calls from demonstrations, or need no words. A prompt
+    or an instruction of the recipe's own may say it in any way.
+
+    Args:
+        agent: of the environment. shown: its first observation. rules: what the role says before it.
+
+    Raises: EpisodeFailure, which names `tools.native`.
+    """
+    renderer = role.policy.renderer
+    if not shown.tools or role.prompt is not None or role.instruction not in (None, "environment", "none"):
+        return
+    if renderer is None or not renderer.instructed or (role.tools is not None and role.tools.native):
+        return
+    said = [rules, shown.instruction, shown.text, *(str(one["content"]) for one in shown.messages or ())]
+    read = "\n".join(text for text in said if text)
+    names = [tool["function"]["name"] for tool in shown.tools]
+    if any(re.search(CALL.format(name=re.escape(name)), read) for name in names):
+        return
+    raise EpisodeFailure(
+        boundary="part",
+        where=f"agents.*.tools.native, role {agent}",
+        what=f"the acts of this environment are calls of {', '.join(names)}, and nothing tells the model how to write "
+        "one.",
+        remedy="Set agents.*.tools.native=true, so that the chat template declares them. Or describe the calls in "
+        "`agents.*.instruction`.",
+    )
 
 
 def declared(observation: Observation, tools: AgentTools | None, *, first: bool) -> Observation:

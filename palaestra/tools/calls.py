@@ -13,6 +13,8 @@ from palaestra.data import ToolCall
 
 DEEPEST = 40  # most levels of nested lists and objects
 LEFT_OVER = re.compile(r"[\s\[\],;]*|\s*```\w*\s*")  # what remains of a list of calls, or of a code fence around them
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of one half of a character
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # no text that can be encoded has one alone
 THINK, THOUGHT = "<think>", "</think>"
 
 
@@ -39,8 +41,8 @@ class Unreadable(Exception):
 def loads(text: str, start: int = 0) -> tuple[Any, int]:
     """The JSON value that begins at `start`, and the position where it ends.
 
-    Raises: Unreadable, for invalid JSON, a key that occurs twice in an object, a number that is not finite, or more
-        than DEEPEST levels of lists and objects.
+    Raises: Unreadable, for invalid JSON, a key that occurs twice in an object, a number that is not finite, half of
+        a character, or more than DEEPEST levels of lists and objects.
     """
     try:
         value, end = DECODER.raw_decode(text, start)
@@ -52,6 +54,8 @@ def loads(text: str, start: int = 0) -> tuple[Any, int]:
         raise Unreadable(f"this is no JSON: {str(error)[:80]}") from None
     if _depth(value) > DEEPEST:
         raise Unreadable(f"lists and objects stand more than {DEEPEST} deep in each other")
+    if HALF.search(text, start, end) and HALF_CHARACTER.search(json.dumps(value, ensure_ascii=False)):
+        raise Unreadable("an escape such as \\ud83d is half of a character")
     return value, end
 
 

@@ -167,3 +167,16 @@ def test_2_the_words_that_normalize_are_special() -> None:
     assert token in tokenizer(wide, add_special_tokens=False)["input_ids"]
     ids = ChatRenderer(tokenizer).observation(Observation(text=wide), first=True).tolist()
     assert ids.count(token) == 1 and re.search("im_end", tokenizer.decode(ids))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_think", "glm4moe", "nemotron_3_nano"])
+def test_1_tags_of_tools_and_thoughts_stay_text(name: str) -> None:
+    """They are no special tokens for the tokenizer, but the template writes them."""
+    tokenizer = tokenizer_of(name)
+    renderer = ChatRenderer(tokenizer)
+    tags = ["</tool_response>", "<tool_response>", "<tool_call>", "</tool_call>", "<think>", "</think>"]
+    ids = [i for i, one in tokenizer.added_tokens_decoder.items() if one.content in tags]
+    assert ids
+    shown = [spoken(renderer, [text] * TEXTS, parts=False).tolist() for text in (" ".join(tags), "x")]
+    first, second = ([i for i in seen if i in ids] for seen in shown)
+    assert first == second

@@ -69,3 +69,54 @@ def test_a_broken_call_is_no_act(reply: str) -> None:
 @pytest.mark.parametrize("reader", [Bare(), Tagged(), LastLine(), ToolCalls()], ids=lambda one: type(one).__name__)
 def test_a_reader_reads_what_it_writes(reader: Reader) -> None:
     assert reader.read(reader.write(SAID)) == SAID
+
+
+UNREADABLE = {
+    "a text as the arguments, which is no object": '[TOOL_CALLS]find[ARGS]"[1]"',
+    "a text as the arguments, far too deep": '{"name": "find", "arguments": "' + "[" * 100_000 + '"}',
+    "a text as the arguments, with a key twice": '{"name": "find", "arguments": "{\\"id\\": 1, \\"id\\": 2}"}',
+    "half of a character": '{"name": "find", "arguments": {"words": "\\ud83d"}}',
+    "an argument in tags that is not closed": "<function=find>\n<parameter=city>\nBern\n</function>",
+    "an argument of GLM that is not closed": "<tool_call>find\n<arg_key>city</arg_key>\n<arg_value>Bern\n</tool_call>",
+}
+
+
+@pytest.mark.parametrize("reply", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_reading_never_raises_and_never_drops_an_argument(reply: str) -> None:
+    parsed = calls_of(reply)
+    assert not parsed.calls and parsed.fault is not None
+
+
+def test_a_whole_character_is_read() -> None:
+    (call,) = calls_of('{"name": "find", "arguments": {"words": "\\ud83d\\ude00"}}').calls
+    assert call.arguments == {"words": "😀"}
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        "<thinking>{}</thinking>",
+        "[THINK]{}[/THINK]",
+        "<|START_THINKING|>{}<|END_THINKING|>",
+        "<|channel>thought\n{}<channel|>",
+    ],
+)
+def test_no_call_in_a_thought_is_made(thought: str) -> None:
+    for form in FORMS.values():
+        parsed = calls_of(thought.replace("{}", form))
+        assert not parsed.calls and parsed.fault is None
+        assert len(calls_of(thought.replace("{}", form) + FORMS["hermes"]).calls) == 1
+
+
+def test_an_answer_in_json_is_no_call() -> None:
+    declared = ({"type": "function", "function": {"name": "find", "parameters": {}}},)
+    for answer in ('{"id": 3, "type": "city"}', '{"name": "Bern", "size": 3}'):
+        parsed = calls_of(answer, declared)
+        assert not parsed.calls and parsed.fault is None and parsed.said == answer
+    assert calls_of('{"name": "fly", "arguments": {}}', declared).calls[0].name == "fly"  # it is answered by an error
+
+
+def test_a_thought_of_gpt_oss_that_names_a_tool_calls_nothing() -> None:
+    said = "<|channel|>analysis<|message|>maybe to=functions.find<|end|><|start|>assistant<|channel|>final<|message|>no"
+    parsed = calls_of(said)
+    assert not parsed.calls and parsed.fault is None

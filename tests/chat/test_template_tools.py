@@ -182,6 +182,12 @@ def test_5_and_6_own_calls_are_run_and_others_are_acts(name: str) -> None:
     assert "`id` must be an integer" in asyncio.run(answered(tools, step)).text
 
 
+def test_6_a_tool_that_both_have_is_declared_once() -> None:
+    tools = tools_with(ChatRenderer(tokenizer_of("qwen3")), find)
+    tools.acts = (find.declaration(), move.declaration())
+    assert [one["function"]["name"] for one in tools.declarations] == ["find", "move"]
+
+
 def test_5_a_call_that_cannot_be_read_is_answered_by_its_fault() -> None:
     import asyncio
 
@@ -257,6 +263,8 @@ def test_10_variables_of_the_template() -> None:
     assert shown.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     with told(InvalidData, "no variable `enable_thoughts`"):
         seen("qwen3", context=FullHistory(template={"enable_thoughts": False}))
+    with pytest.raises(InvalidData, match="the library sets `tools`"):
+        seen("qwen3", context=FullHistory(template={"tools": False}))
 
 
 def test_the_probe_finds_what_a_template_writes() -> None:

@@ -11,6 +11,7 @@ import pytest
 from palaestra.chat import ChatRenderer, FullHistory, LatestOnly, Window, renderer_for
 from palaestra.chat.render import user
 from palaestra.data import Observation
+from palaestra.errors import InvalidData
 from tests.chat.templates import NAMES, tokenizer_of
 
 THOUGHT = "<think>\nhm\n</think>\n\n"
@@ -85,6 +86,43 @@ def test_the_instruction_is_read(name: str) -> None:
     assert shown.index("Walk or look.") < shown.rindex("look")
 
 
+def message(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+SPOKEN = {  # the messages of an observation
+    "system": [message("system", "RULES"), message("user", "HELLO")],
+    "developer": [message("developer", "RULES"), message("user", "HELLO")],
+    "only system": [message("system", "RULES")],
+    "users": [message("user", "RULES"), message("user", "HELLO")],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", SPOKEN)
+def test_no_message_is_lost_or_refused(name: str, kind: str) -> None:
+    """Also where the template has no system role, or asks that user and assistant take turns."""
+    renderer = ChatRenderer(tokenizer_of(name))
+    talk = FullHistory().start(renderer)
+    shown = renderer.said(talk.observe(Observation(messages=SPOKEN[kind], instruction="BEGIN")).ids)
+    assert [shown.count(word) for word in ("BEGIN", "RULES")] == [1, 1]
+    assert shown.index("BEGIN") < shown.index("RULES") <= max(shown.find("HELLO"), shown.index("RULES"))
+    talk.respond(renderer.action("fine"))
+    for later in (SPOKEN[kind], [message("tool", "RULES")]):
+        prompt = talk.observe(Observation(messages=later))
+        shown = renderer.said(prompt.ids)
+        assert ("HELLO" in shown) >= (len(later) > 1) and "RULES" in shown[
+            shown.rindex("fine") if prompt.fresh else 0 :
+        ]
+        talk.respond(renderer.action("fine"))
+
+
+def test_a_template_without_a_system_role_gets_it_from_the_user() -> None:
+    renderer = ChatRenderer(tokenizer_of("gemma"))
+    shown = renderer.said(FullHistory().start(renderer).observe(Observation(messages=SPOKEN["system"])).ids)
+    assert "<start_of_turn>user\nRULES\n\nHELLO<end_of_turn>" in shown
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_turn_that_was_cut_is_closed(name: str) -> None:
     renderer = ChatRenderer(tokenizer_of(name))
@@ -146,3 +184,14 @@ def test_the_channels_of_gpt_oss_are_a_thought_and_an_answer() -> None:
     prompt = talk.observe(Observation(text="b"))
     shown = renderer.said(prompt.ids)
     assert prompt.fresh and "<|channel|>final<|message|>go north<|end|><|start|>user<|message|>b<|end|>" in shown
+
+
+def test_a_tokenizer_that_is_not_fast_is_refused() -> None:
+    class Slow:
+        chat_template = "x"
+
+        def get_vocab(self) -> dict[str, int]:
+            return {}
+
+    with pytest.raises(InvalidData, match="Slow is no fast tokenizer"):
+        renderer_for(Slow())

@@ -10,7 +10,8 @@
 (7) calls in fresh conversations count in the budget of the episode;
 (8) recipes: tools by name with options and as files; two of one name, an unknown one and an unknown key are refused;
 (9) Python runs anew for each call, says how it is isolated, and runs equal code once, unless a limit ended it;
-(10) where no role has tools, a text that looks like a call is a text.
+(10) where no role has tools, a text that looks like a call is a text;
+(11) a chat model that is told nowhere how to call the tools of an environment is refused, and nobody else is.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from typing import Any, get_args
 
 import pytest
 
-from palaestra.data import Action, Observation, Play, RunSetup, Step, Trajectory
-from palaestra.errors import ContractError, PalaestraError
+from palaestra.chat import ChatRenderer
+from palaestra.data import Action, Observation, Play, RunSetup, Step, Task, Trajectory
+from palaestra.envs.probes.toolcalc import ToolCalc
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.recipe import load
 from palaestra.rollout.episode import Episode
-from palaestra.rollout.programs import record_call
-from palaestra.rollout.roles import Role, RoleTools, tools_of
+from palaestra.rollout.programs import play, record_call
+from palaestra.rollout.roles import Role, RoleTools, refuse_hidden_tools, tools_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing import EchoEnvironment, ScriptedPolicy
@@ -39,6 +42,7 @@ from palaestra.tools.formats import FORMATS
 from palaestra.tools.python import fresh_python
 from palaestra.training.settings import ToolSettings
 from palaestra.training.setup import build_setup
+from tests.chat.templates import tokenizer_of
 
 RAN: list[str] = []
 
@@ -303,3 +307,58 @@ def test_python() -> None:  # rule 9
 def test_without_tools_anything_is_speech() -> None:  # rule 10
     played = run(once("solver"), solver=(["calculator 2 + 3"], None))
     assert played.info["answer"] == "calculator 2 + 3" and calls(played) == [(-1.0, -1.0)]
+
+
+# ---- environments with tools ------------------------------------------------------------------------------
+CALLED = """{"name": "calc", "arguments": {"operation": "plus"}}"""
+
+
+def shown_tools(*, chat: bool = True, agent: str = "*", calls: bool = True, **role: Any) -> Trajectory:
+    """One episode in which the acts are calls that only `Observation.tools` describes."""
+    policy = ScriptedPolicy([CALLED])
+    policy.renderer = ChatRenderer(tokenizer_of("qwen3")) if chat else None
+    made = functools.partial(ToolCalc, calls=calls, max_turns=2)
+    setup = RunSetup(
+        environment_name="toolcalc",
+        make_environment=made,
+        source=made(),
+        roles={agent: Role(policy=policy, **role)},
+        program=play,
+    )
+    plays = [Play(task=Task(env="toolcalc", seed=3), group="g", sample=0, seed=1)]
+    (played,) = EpisodeRunner(setup, RolloutSettings(response_tokens=8)).collect(plays)
+    return played
+
+
+def test_11_a_chat_model_must_read_how_it_calls() -> None:
+    refused = shown_tools()
+    assert refused.error is not None and not refused.steps
+    assert "Set agents.*.tools.native=true" in refused.error.message and "calc, head, lookup" in refused.error.message
+    assert shown_tools(instruction="none").error is not None  # the world's own text would not say it either
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        {"tools": RoleTools(native=True)},
+        {"chat": False},
+        {"calls": False},
+        {"instruction": f"{{environment}} For example: {CALLED}"},
+        {"prompt": "Call calc, head or lookup. {text}"},
+    ],
+    ids=["native", "no-chat", "words", "instruction", "prompt"],
+)
+def test_11_others_are_not_refused(role: dict[str, Any]) -> None:
+    assert shown_tools(**role).error is None
+
+
+def test_11_a_manual_of_the_world_is_enough() -> None:
+    tools = (secret.declaration(),)
+    role = Role(policy=ScriptedPolicy(["x"]))
+    role.policy.renderer = ChatRenderer(tokenizer_of("qwen3"))
+    for name in FORMATS:
+        manual = FORMATS[name].explain([secret])
+        refuse_hidden_tools(role, "a", Observation(text="go", instruction=manual, tools=tools), None)
+        refuse_hidden_tools(role, "a", Observation(text="go", tools=tools), manual)
+    with pytest.raises(EpisodeFailure, match="calls of secret"):
+        refuse_hidden_tools(role, "a", Observation(text="a secret word", tools=tools), "Make one call in each turn.")

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from palaestra.errors import CheckpointError, InvalidData
+from palaestra.errors import CheckpointError, InvalidData, PalaestraError
 from palaestra.models.pretrained import located, without_progress_bars
 from palaestra.models.quantized import held_kind, hold, loading_options
 
@@ -104,7 +104,8 @@ def load_causal_lm(
         device: where quantized weights are put. Other weights are put on the CPU.
 
     Raises: CheckpointError, if it is not on this machine or is no causal language model, or if its weights cannot be
-        quantized or are quantized in a way that cannot be used; MissingExtra, for quantized weights without bitsandbytes.
+        quantized or are quantized in a way that cannot be used; MissingExtra, for quantized weights without
+        bitsandbytes.
     """
     place, where = located(model), f"load_causal_lm({str(model)!r})"
     try:
@@ -116,6 +117,8 @@ def load_causal_lm(
             loaded = kind_of(config).from_pretrained(place, local_files_only=True, **options)
         hold(loaded, where=where)
         loaded = loaded.double() if double else loaded
+    except PalaestraError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
         first = str(error).strip().partition("\n")[0]
         raise CheckpointError(

@@ -115,7 +115,7 @@ def loading_options(config: Any, wanted: str | None, *, device: Any, where: str)
     if there is not None and there not in (*BYTES, *WHOLE):
         raise CheckpointError(
             where=where,
-            what=f"its weights are quantized by `{there}`, and its layers can neither be read nor trained through.",
+            what=f"its weights are quantized by `{there}`, a kind that Palaestra cannot compute with.",
             options=[*BYTES, *WHOLE],
             remedy="Give the folder of the model with whole weights, and set `quantize: nf4` to hold them in 4 bits.",
         )
@@ -145,7 +145,8 @@ class QuantizedLinear(nn.Linear):
     def __init__(self, codes: Tensor, bias: Tensor | None, *, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, bias=False, device="meta")
         self.weight = nn.Parameter(codes, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        kept = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self.register_parameter("bias", kept)
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """The weights (out, in) in this type."""
@@ -156,11 +157,18 @@ class QuantizedLinear(nn.Linear):
         product: Tensor = _Product.apply(x, self)
         return product if self.bias is None else product + self.bias
 
+    def described(self) -> dict[str, Any]:
+        """The kind and sizes of the layer, as JSON values, from which `empty_layer` makes one like it."""
+        scales: Any = self.scales
+        sizes = {"inputs": self.in_features, "outputs": self.out_features, "scales": len(scales)}
+        return {**sizes, "codes": list(self.weight.shape), "bias": self.bias is not None}
+
     def dequantized(self, dtype: torch.dtype) -> nn.Linear:
         """A plain layer on the CPU with the same weights in this type."""
         plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         plain.weight = nn.Parameter(self.values(dtype).cpu(), requires_grad=False)
-        plain.bias = None if self.bias is None else nn.Parameter(self.bias.detach().cpu(), requires_grad=False)
+        if self.bias is not None:
+            plain.bias = nn.Parameter(self.bias.detach().cpu(), requires_grad=False)
         return plain
 
 
@@ -177,6 +185,10 @@ class FourBitLinear(QuantizedLinear):
         super().__init__(codes, bias, inputs=inputs, outputs=outputs)
         self.register_buffer("scales", scales)
         self.block, self.kind = block, kind
+
+    def described(self) -> dict[str, Any]:
+        """See `QuantizedLinear`."""
+        return {**super().described(), "block": self.block, "kind": self.kind}
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """Each code stands for a number between −1 and 1, which is multiplied by the scale of its block."""
@@ -207,9 +219,18 @@ class EightBitLinear(QuantizedLinear):
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """code · scale / 127."""
-        wide = torch.promote_types(dtype, torch.float32)
         scales: Any = self.scales
-        return self.weight.to(wide).mul_(scales.to(wide)[:, None] / 127).to(dtype)
+        return self.weight.float().mul_(scales.float()[:, None] / 127).to(dtype)
+
+
+def empty_layer(said: Mapping[str, Any], dtype: torch.dtype) -> QuantizedLinear:
+    """A layer like the one that has `described` itself so, with zeros. Its bias has this type."""
+    bias = torch.zeros(said["outputs"], dtype=dtype) if said["bias"] else None
+    scales = torch.zeros(said["scales"])
+    if "kind" not in said:
+        return EightBitLinear(torch.zeros(said["codes"], dtype=torch.int8), scales, bias)
+    sizes = {name: said[name] for name in ("inputs", "outputs", "block", "kind")}
+    return FourBitLinear(torch.zeros(said["codes"], dtype=torch.uint8), scales, bias, **sizes)
 
 
 class _Product(torch.autograd.Function):
@@ -284,7 +305,7 @@ def is_quantized(model: nn.Module) -> bool:
 
 
 def hidden_weights(module: nn.Module) -> int:
-    """The number of weights of a module minus the number of its parameters: a byte may hold the codes of two weights."""
+    """The number of weights of a module minus that of its parameters: a byte may hold the codes of two weights."""
     layers = [part for part in module.modules() if isinstance(part, QuantizedLinear)]
     return sum(part.in_features * part.out_features - part.weight.numel() for part in layers)
 

@@ -42,7 +42,8 @@ def shard(module: nn.Module, *, returns: type) -> None:
         raise RecipeError(
             where="training.shard",
             what="a model whose weights are held in 4 or 8 bits cannot be spread over processes.",
-            remedy="Leave `training.shard` out: every process then holds the quantized weights. Or leave `quantize` out.",
+            remedy="Leave `training.shard` out: each process then holds the codes of all weights. "
+            "Or leave `quantize` out.",
         )
     _find_tensors_in(returns)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no caller changes outputs in place

@@ -95,8 +95,8 @@ class PolicySize:
         holds_model: whether the policy holds the model. False: an adapter on the model of its base.
         adds: whether low-rank additions are trained, and not the model's own weights.
         chunk: most logits that a pass computes at once, if the output layer is trained.
-        held: the kind in which the policy holds the weights of the linear layers but the output: nf4, fp4 or int8. None:
-            as all others.
+        held: the kind in which the policy holds the weights of all linear layers but the output: nf4, fp4 or int8.
+            None: they are whole.
     """
 
     model: ModelSize

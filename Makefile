@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,models,data,bench
+EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,quantize,models,data,bench
 
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed

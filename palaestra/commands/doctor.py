@@ -23,6 +23,7 @@ EXTRAS = {
     "serve": "chat models as simulated users",
     "adapters": "environments written for verifiers and OpenEnv",
     "lora": "adapters on large models",
+    "quantize": "models in 4 or 8 bits, for training adapters on them",
     "dev": "tests, lint and docs",
     "bench": "the benchmark against TRL",
 }

@@ -37,6 +37,7 @@ from palaestra.data.protocols import Request, Response
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName
 from palaestra.models.adapters import Addition, adapt, low_rank, named_tensors, sharing
 from palaestra.models.causal_lm import kind_of
+from palaestra.models.quantized import QuantizedLinear, empty_layer
 
 OK, REFUSED, UNAUTHORIZED, OTHER_PROCESS = 200, 400, 401, 409
 LARGEST_HEAD, LARGEST_BODY = 2**14, 2**26  # bytes
@@ -164,21 +165,29 @@ def read_tensors(path: Path, model: nn.Module) -> None:
 
 
 def describe(model: Any) -> tuple[dict[str, Any], dict[str, float]]:
-    """The configuration of a model, and the scaling of its low-rank additions by layer.
+    """The configuration of a model with its quantized layers, and the scaling of its low-rank additions by layer.
 
     Additions of another kind are not listed. `read_tensors` then refuses their tensors.
     """
     parts = {name: low_rank(part) for name, part in model.named_modules()}
     additions = {name: found[1].scaling for name, found in parts.items() if found is not None}
     config = {**model.config.to_dict(), "dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
+    config["quantized"] = {
+        name.removesuffix(".base_layer"): part.described()
+        for name, part in model.named_modules()
+        if isinstance(part, QuantizedLinear)
+    }
     return config, additions
 
 
 def empty_model(config: Mapping[str, Any]) -> Any:
     """A model with this configuration and random weights."""
-    options = {name: value for name, value in config.items() if name not in ("model_type", "dtype")}
-    made = AutoConfig.for_model(config["model_type"], **options)
-    return kind_of(made).from_config(made, dtype=getattr(torch, config["dtype"])).eval().requires_grad_(False)
+    options = {name: value for name, value in config.items() if name not in ("model_type", "dtype", "quantized")}
+    made, dtype = AutoConfig.for_model(config["model_type"], **options), getattr(torch, config["dtype"])
+    model = kind_of(made).from_config(made, dtype=dtype).eval().requires_grad_(False)
+    for place, said in config["quantized"].items():
+        model.set_submodule(place, empty_layer(said, dtype))
+    return model
 
 
 def with_additions(base: Any, additions: Mapping[str, float], path: Path) -> Any:

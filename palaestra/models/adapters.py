@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest
 from palaestra.models.own_head import language_part
+from palaestra.models.quantized import dequantized, without_notices
 
 FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, beside the model that it is merged into
 
@@ -33,7 +34,8 @@ FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, besid
 def package() -> Any:
     """The package peft. Raises: MissingExtra, if it is not installed."""
     try:
-        return importlib.import_module("peft")
+        with without_notices():  # peft imports bitsandbytes, if it is installed
+            return importlib.import_module("peft")
     except ImportError as error:
         raise missing_extra("peft", extra="lora", needed_for="policy: adapter") from error
 
@@ -131,8 +133,9 @@ def second(adapter: Any, own: nn.Module) -> Any:
 
 
 def merged(adapter: Any) -> Any:
-    """A copy of the model with the additions merged into its weights."""
-    return copy.deepcopy(adapter).merge_and_unload()
+    """A copy of the model with the additions merged into its weights. Weights of 4 or 8 bits become whole ones first,
+    since a merged weight that is quantized again loses the addition, and the copy is then on the CPU."""
+    return dequantized(adapter, adapter.get_base_model().dtype).merge_and_unload()
 
 
 def own_weights(adapter: Any) -> nn.Module:

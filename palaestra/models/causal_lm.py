@@ -18,8 +18,9 @@ from transformers import (
     PreTrainedModel,
 )
 
-from palaestra.errors import CheckpointError, InvalidData
+from palaestra.errors import CheckpointError, InvalidData, PalaestraError
 from palaestra.models.pretrained import located
+from palaestra.models.quantized import held_kind, hold, loading_options
 from palaestra.models.weight_files import without_progress_bars
 
 
@@ -76,24 +77,53 @@ def kind_of(config: Any) -> Any:
     return AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
 
 
-def load_causal_lm(model: str | Path, *, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
+def held_after_loading(model: str | Path, quantize: str | None) -> str | None:
+    """The kind in which `load_causal_lm` will hold the weights of linear layers: nf4, fp4 or int8; None: whole ones.
+
+    Raises: CheckpointError, if the model is not on this machine.
+    """
+    place = located(model)
+    try:
+        return held_kind(AutoConfig.from_pretrained(place, local_files_only=True), quantize)
+    except (OSError, ValueError, KeyError, TypeError):  # `load_causal_lm` says what is wrong with it
+        return quantize
+
+
+def load_causal_lm(
+    model: str | Path,
+    *,
+    dtype: torch.dtype | None = torch.float32,
+    quantize: str | None = None,
+    device: Any = "cpu",
+) -> PreTrainedModel:
     """Load a causal language model, or a vision–language model, that is on this machine. Nothing is downloaded.
 
     Args:
         model: a Hugging Face folder, or a name or id as in `palaestra.models.pretrained.located`.
         dtype: of the weights; None: as they were saved.
+        quantize: nf4 or int8, to hold the weights of linear layers in 4 or 8 bits. None: as they were saved.
+        device: where quantized weights are put. Other weights are put on the CPU.
 
-    Raises: CheckpointError, if it is not on this machine or is no causal language model.
+    Raises: CheckpointError, if it is not on this machine or is no causal language model, or if its weights cannot be
+        quantized or are quantized in a way that cannot be used; MissingExtra, for quantized weights without
+        bitsandbytes.
     """
-    place = located(model)
+    place, where = located(model), f"load_causal_lm({str(model)!r})"
     try:
-        kind = kind_of(AutoConfig.from_pretrained(place, local_files_only=True))
+        config = AutoConfig.from_pretrained(place, local_files_only=True)
+        options = loading_options(config, quantize, device=device, where=where)
+        double = bool(options) and dtype == torch.float64  # bitsandbytes does not read it
+        options["dtype"] = "auto" if dtype is None else torch.float32 if double else dtype
         with without_progress_bars():
-            loaded = kind.from_pretrained(place, local_files_only=True, dtype="auto" if dtype is None else dtype)
+            loaded = kind_of(config).from_pretrained(place, local_files_only=True, **options)
+        hold(loaded, where=where)
+        loaded = loaded.double() if double else loaded
+    except PalaestraError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
         first = str(error).strip().partition("\n")[0]
         raise CheckpointError(
-            where=f"load_causal_lm({str(model)!r})",
+            where=where,
             what=f"`{place}` is not a causal language model: {first}",
             remedy="Give a folder that `save_pretrained` or `palaestra export` wrote.",
         ) from error

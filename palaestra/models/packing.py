@@ -23,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from palaestra.data.batches import common_beginning
 from palaestra.models.low_attention import low_attention
 from palaestra.models.own_head import base_of
+from palaestra.models.quantized import hidden_weights
 
 ATTENTION = "palaestra_packed"
 # Costs are in pairs of a query and a key.
@@ -333,6 +334,6 @@ def _set(model: Any, implementation: str) -> None:
 def cost_of_token(model: Any) -> float:
     """The cost of a token in the linear maps of one layer, in pairs of a query and a key."""
     config = model.config.get_text_config()
-    weights = sum(p.numel() for p in base_of(model).parameters() if p.ndim == 2)
+    weights = sum(p.numel() for p in base_of(model).parameters() if p.ndim == 2) + hidden_weights(base_of(model))
     weights -= model.get_input_embeddings().weight.numel()
     return 2 * weights / config.num_hidden_layers / (4 * config.hidden_size)

@@ -22,6 +22,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.export import register_dataclass
 from transformers import PreTrainedModel
 
+from palaestra.errors import RecipeError
+from palaestra.models.quantized import is_quantized
+
 
 def shard(module: nn.Module, *, returns: type) -> None:
     """Spread the weights of a module over all processes of torch's process group, in place.
@@ -31,7 +34,17 @@ def shard(module: nn.Module, *, returns: type) -> None:
 
     Args:
         returns: the dataclass that `forward` returns.
+
+    Raises: RecipeError, for a model with quantized weights: torch spreads weights of one type only, and codes beside
+        other weights are of two.
     """
+    if is_quantized(module):
+        raise RecipeError(
+            where="training.shard",
+            what="a model whose weights are held in 4 or 8 bits cannot be spread over processes.",
+            remedy="Leave `training.shard` out: each process then holds the codes of all weights. "
+            "Or leave `quantize` out.",
+        )
     _find_tensors_in(returns)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no caller changes outputs in place
     kind = next(module.parameters()).device.type

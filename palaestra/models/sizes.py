@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from palaestra.models.causal_lm import kind_of
 from palaestra.models.pretrained import located
+from palaestra.models.quantized import BYTES, held_kind
 
 PROBE = 127  # tokens of the sequence that is counted, a number that no width has
 
@@ -65,6 +66,7 @@ class ModelSize:
         kept_per_token: numbers that a pass keeps for the backward pass, for each token that the model reads.
         cache_per_token: numbers of keys and values for each token of a session.
         vocabulary: number of logits.
+        held: the kind in which the folder holds the weights of the linear layers: nf4, fp4 or int8. None: whole.
     """
 
     parameters: int
@@ -72,10 +74,16 @@ class ModelSize:
     kept_per_token: int | None
     cache_per_token: int | None
     vocabulary: int
+    held: str | None = None
 
     def additions(self, rank: int) -> int:
         """Number of weights of low-rank additions to all linear layers but the output."""
         return sum(rank * (inputs + outputs) for inputs, outputs in self.linear)
+
+    @property
+    def in_layers(self) -> int:
+        """Number of weights of all linear layers but the output."""
+        return sum(inputs * outputs for inputs, outputs in self.linear)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,8 @@ class PolicySize:
         holds_model: whether the policy holds the model. False: an adapter on the model of its base.
         adds: whether low-rank additions are trained, and not the model's own weights.
         chunk: most logits that a pass computes at once, if the output layer is trained.
+        held: the kind in which the policy holds the weights of all linear layers but the output: nf4, fp4 or int8.
+            None: they are whole.
     """
 
     model: ModelSize
@@ -94,6 +104,18 @@ class PolicySize:
     holds_model: bool
     adds: bool
     chunk: int
+    held: str | None = None
+
+    def weight_bytes(self, width: int) -> int:
+        """Bytes of all weights, if a whole one takes `width` bytes."""
+        if self.held is None:
+            return self.model.parameters * width
+        whole = self.model.parameters - self.model.in_layers
+        return int(self.model.in_layers * BYTES[self.held]) + whole * width
+
+    def computed_bytes(self, width: int) -> int:
+        """Bytes of the largest weight that a pass computes from its codes."""
+        return 0 if self.held is None else width * max((i * o for i, o in self.model.linear), default=0)
 
 
 @functools.cache
@@ -124,6 +146,7 @@ def size_of(model: str) -> ModelSize | None:
         kept_per_token=None if kept is None else kept // PROBE,
         cache_per_token=cached,
         vocabulary=config.get_text_config().vocab_size,
+        held=held_kind(config, None),
     )
 
 

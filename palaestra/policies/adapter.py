@@ -192,7 +192,9 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         if base is None:
             return None
         trained = base.model.additions(options.get("rank", 8))
-        return PolicySize(model=base.model, trained=trained, holds_model=False, adds=True, chunk=base.chunk)
+        return PolicySize(
+            model=base.model, trained=trained, holds_model=False, adds=True, chunk=base.chunk, held=base.held
+        )
 
     def clone(self) -> AdapterPolicy:
         """A copy on the same base with its own adapter and without an engine."""

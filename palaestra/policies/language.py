@@ -10,7 +10,7 @@ import copy
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -19,12 +19,13 @@ from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
 from palaestra.models.attention import take_kernel
-from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
+from palaestra.models.causal_lm import held_after_loading, load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
 from palaestra.models.precision import chosen_dtype
 from palaestra.models.pretrained import located
 from palaestra.models.products import is_large
+from palaestra.models.quantized import dequantized
 from palaestra.models.recompute import enable_recomputation
 from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
@@ -76,6 +77,7 @@ class LanguagePolicy(Adaptable):
         critic_gradient: bool = True,
         packing: bool | None = None,
         lora: LoraSettings | None = None,
+        quantize: Literal["nf4", "int8"] | None = None,
         recompute: bool = False,
         attention: str | None = None,
         pictures: bool | None = None,
@@ -100,6 +102,8 @@ class LanguagePolicy(Adaptable):
             lora: train low-rank additions of this `rank`, times `alpha` / `rank`, to the linear layers `targets`
                 (None: all but the output), in place of the model's own weights. Use a learning rate about ten times as
                 high. Checkpoints then hold the additions alone.
+            quantize: hold the weights of all linear layers but the output in 4 bits (`nf4`) or 8 bits (`int8`). It
+                needs `model`, and `lora` if the policy is trained. None: as the folder has them.
             recompute: compute the layers again in the backward pass. True: much less memory in the update, a third more
                 time.
             attention: the kernel of attention in the update, by its name in transformers: `sdpa`, `eager`, or one whose
@@ -108,20 +112,17 @@ class LanguagePolicy(Adaptable):
             pictures: read the image of an observation beside its text. Each image costs tokens, and samples are then
                 not packed. False: read texts alone. None: if the model can.
 
-        Raises: RecipeError, if the architecture does not allow `packing`, `recompute`, this `attention` or `pictures`.
+        Raises: RecipeError, if the architecture does not allow `packing`, `recompute`, this `attention` or `pictures`,
+            or if quantized weights would be trained; MissingExtra, for quantized weights without bitsandbytes.
         """
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
+        self.held = _held(name, setup, model, quantize, lora)
         if model is None:
-            # The renderer puts a space before every text.
-            texts = [" " + text.strip() for text in setup.texts()]
-            self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
             sizes = {"hidden": hidden, "layers": layers, "heads": heads, "context": context}
-            causal: Any = make_causal_lm(vocabulary=len(self.tokenizer), seed=setup.seed, **sizes)
+            causal, self.tokenizer = _new(setup, vocabulary, sizes)
         else:
             self.source = model = located(model)
-            # The weights are loaded in their type, so that no second copy is made.
-            dtype = "float32" if setup.settings is None else chosen_dtype(setup.settings.dtype, setup.settings.device)
-            causal, self.tokenizer = load_causal_lm(model, dtype=getattr(torch, dtype)), load_tokenizer(model)
+            causal, self.tokenizer = _loaded(setup, model, quantize)
         config = causal.config.get_text_config()
         self.limit = int(getattr(config, "max_position_embeddings", context))
         value = ValueHead(config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
@@ -148,8 +149,9 @@ class LanguagePolicy(Adaptable):
 
     @staticmethod
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
-        """The abilities that this policy gives: "tokens", "transformer" without `lora`, "critic" with a value head."""
-        whole = set() if options.get("lora") else {"transformer"}
+        """The abilities that this policy gives: "tokens", "critic" with a value head, and "transformer" without `lora`
+        and `quantize`."""
+        whole = set() if options.get("lora") or options.get("quantize") else {"transformer"}
         return frozenset({"tokens"} | whole | ({"critic"} if options.get("value_head") else set()))
 
     def check_numbers(self) -> None:
@@ -169,7 +171,14 @@ class LanguagePolicy(Adaptable):
             return None
         lora = options.get("lora")
         trained = model.parameters if lora is None else model.additions(LoraSettings.model_validate(lora).rank)
-        return PolicySize(model=model, trained=trained, holds_model=True, adds=lora is not None, chunk=CHUNK_LOGITS)
+        return PolicySize(
+            model=model,
+            trained=trained,
+            holds_model=True,
+            adds=lora is not None,
+            chunk=CHUNK_LOGITS,
+            held=options.get("quantize") or model.held,
+        )
 
     def clone(self) -> LanguagePolicy:
         """A copy of the policy with its own weights and without an engine."""
@@ -204,8 +213,12 @@ class LanguagePolicy(Adaptable):
 
     # ---- files --------------------------------------------------------------------------------------------
     def save(self, folder: str) -> None:
-        """Write a Hugging Face folder: config, safetensors, tokenizer, image processor and value head, if any."""
-        save_language(Path(folder), self.model, self.tokenizer, self.module.value, self.renderer.pictures)
+        """Write a Hugging Face folder: config, safetensors, tokenizer, image processor and value head, if any.
+
+        Quantized weights are written as whole ones.
+        """
+        model = self.model if self.held is None else dequantized(self.model, self.model.dtype)
+        save_language(Path(folder), model, self.tokenizer, self.module.value, self.renderer.pictures)
 
     def architecture(self) -> dict[str, Any]:
         """The values that must be equal before weights are loaded."""
@@ -218,7 +231,45 @@ class LanguagePolicy(Adaptable):
             "vocabulary": config.vocab_size,
             "value_head": list(self.value_layers) or self.has_critic,
             "tokenizer": hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16],
+            **({} if self.held is None else {"weights": self.held}),  # checkpoints from before this option lack it
         }
+
+
+def _held(name: str, setup: RunSetup, model: str | None, quantize: str | None, lora: Any) -> str | None:
+    """The kind in which the policy will hold its weights, before anything is loaded; None: they are whole.
+
+    Raises: RecipeError, if it cannot be held so or would be trained.
+    """
+    where = f"policies.{name}.policy.language.quantize"
+    if model is None:
+        if quantize is not None:
+            remedy = "Set `model`, or leave `quantize` out."
+            raise RecipeError(where=where, what="a model that is made on the spot has whole weights.", remedy=remedy)
+        return None
+    held = held_after_loading(model, quantize)
+    settings = None if setup.settings is None else setup.settings.policies[name]
+    if held is not None and lora is None and settings is not None and settings.trainable:
+        raise RecipeError(
+            where=where,
+            what=f"the weights are held in `{held}`, and such weights cannot be trained.",
+            remedy=f"Train low-rank additions: policies.{name}.policy.language.lora={{rank: 16, alpha: 32}}.",
+        )
+    return held
+
+
+def _new(setup: RunSetup, vocabulary: int, sizes: Mapping[str, int]) -> tuple[Any, Any]:
+    """A small model that is not trained, and its tokenizer."""
+    texts = [" " + text.strip() for text in setup.texts()]  # the renderer puts a space before every text
+    tokenizer = train_tokenizer(texts, vocabulary=vocabulary)
+    return make_causal_lm(vocabulary=len(tokenizer), seed=setup.seed, **sizes), tokenizer
+
+
+def _loaded(setup: RunSetup, model: str, quantize: str | None) -> tuple[Any, Any]:
+    """The model of a folder and its tokenizer. The weights are loaded in the type of the run, so that no second copy is
+    made."""
+    dtype = "float32" if setup.settings is None else chosen_dtype(setup.settings.dtype, setup.settings.device)
+    causal = load_causal_lm(model, dtype=getattr(torch, dtype), quantize=quantize, device=setup.device)
+    return causal, load_tokenizer(model)
 
 
 def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, pictures: bool) -> tuple[str, ...]:

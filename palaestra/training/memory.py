@@ -48,9 +48,9 @@ def needs_of(settings: RunSettings) -> list[Need]:
     for name, size in _sizes(settings).items():
         own = settings.policies[name]
         if size.holds_model:
-            rows.append(_weights(f"weights of {name}", size.model.parameters, width, _dtype(settings)))
+            rows.append(_weights(f"weights of {name}", size, width, _dtype(settings)))
         if not size.adds and own.trainable and (own.reference or settings.reference):
-            rows.append(_weights(f"reference of {name}", size.model.parameters, width, _dtype(settings)))
+            rows.append(_weights(f"reference of {name}", size, width, _dtype(settings)))
         if own.trainable:
             rows.append(_training(name, size, settings))
             passes += _pass(name, size, settings)
@@ -80,8 +80,12 @@ def _is_adapter(settings: PolicySettings) -> bool:
     return declared(settings.policy.part.target, "stands_on") is not None
 
 
-def _weights(what: str, count: int, width: int, dtype: str) -> Need:
-    return Need(what=what, size=count * width, how=f"{count / 1e6:,.1f} million in {dtype}")
+def _weights(what: str, size: PolicySize, width: int, dtype: str) -> Need:
+    count, quantized = size.model.parameters, 0 if size.held is None else size.model.in_layers
+    how = f"{(count - quantized) / 1e6:,.1f} million in {dtype}"
+    if quantized:
+        how = f"{quantized / 1e6:,.1f} million in {size.held}, {how}"
+    return Need(what=what, size=size.weight_bytes(width), how=how)
 
 
 def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:
@@ -110,7 +114,11 @@ def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
     )
     logits = min(budget * model.vocabulary, chunk) * MASTER * LOGITS
     how = f"training.token_budget={budget}: {shown(each)} a token, and {shown(logits)} of logits"
-    return [Need(what=f"one pass of an update of {name}", size=budget * each + logits, how=how, always=False)]
+    computed = size.computed_bytes(WIDTHS[_dtype(settings)])
+    if computed:
+        how += f", and {shown(computed)} of a weight that is computed from its codes"
+    need = budget * each + logits + computed
+    return [Need(what=f"one pass of an update of {name}", size=need, how=how, always=False)]
 
 
 def further_lines(settings: RunSettings) -> list[str]:

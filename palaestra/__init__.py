@@ -2,10 +2,7 @@
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from palaestra.api import Run, evaluate, load_recipe, train
+from typing import Any
 
 __all__ = ["Run", "evaluate", "load_recipe", "train"]
 __version__ = "0.1.0"

@@ -31,6 +31,7 @@ BLOCK = 64  # weights with one scale, in 4 bits
 BYTES = {"nf4": 0.5 + 4 / BLOCK, "fp4": 0.5 + 4 / BLOCK, "int8": 1.0}  # of a weight; with the scales of 4 bits
 WHOLE = ("fp8", "mxfp8", "mxfp4")  # kinds of folders whose weights transformers turns into whole ones while it loads
 BITSANDBYTES = "bitsandbytes"
+NEEDED_FOR = "a model with quantized weights"
 DIRECT = (torch.float32, torch.bfloat16, torch.float16)  # types in which bitsandbytes gives weights of 4 bits
 
 
@@ -38,16 +39,19 @@ DIRECT = (torch.float32, torch.bfloat16, torch.float16)  # types in which bitsan
 @functools.cache
 def package() -> Any:
     """The package bitsandbytes. Raises: MissingExtra, if it or accelerate, by which it is loaded, is not installed."""
-    _need("accelerate")
-    with without_notices():
-        return _need(BITSANDBYTES)
-
-
-def _need(name: str) -> Any:
+    _need_accelerate()
     try:
-        return importlib.import_module(name)
+        with without_notices():
+            return importlib.import_module("bitsandbytes")
     except ImportError as error:
-        raise missing_extra(name, extra="quantize", needed_for="a model with quantized weights") from error
+        raise missing_extra("bitsandbytes", extra="quantize", needed_for=NEEDED_FOR) from error
+
+
+def _need_accelerate() -> None:
+    try:
+        importlib.import_module("accelerate")  # transformers loads quantized weights with it
+    except ImportError as error:
+        raise missing_extra("accelerate", extra="quantize", needed_for=NEEDED_FOR) from error
 
 
 @contextmanager
@@ -120,7 +124,7 @@ def loading_options(config: Any, wanted: str | None, *, device: Any, where: str)
             remedy="Give the folder of the model with whole weights, and set `quantize: nf4` to hold them in 4 bits.",
         )
     if there in WHOLE:
-        _need("accelerate")
+        _need_accelerate()
         for one in (config, config.get_text_config(decoder=True)):
             if "quantization_config" in vars(one):
                 one.quantization_config = {**(_said(one) or {}), "dequantize": True}
@@ -135,22 +139,47 @@ def loading_options(config: Any, wanted: str | None, *, device: Any, where: str)
 
 # ---- layers -----------------------------------------------------------------------------------------------
 class QuantizedLinear(nn.Linear):
-    """A linear layer that holds codes in place of its weights. Neither is trained.
+    """A linear layer that holds codes and scales in place of its weights. None of them is trained.
 
     Args:
-        codes: integers. They are the parameter `weight`.
+        codes: of 4 bits, two in a byte (uint8), or int8 (out, in). They are the parameter `weight`.
+        scales: float32; one for each block of weights, or in 8 bits for each row (out,).
         bias: (out,), or None. inputs, outputs: the widths of the layer.
+        kind: nf4, fp4 or int8. block: number of weights in a block, in 4 bits.
     """
 
-    def __init__(self, codes: Tensor, bias: Tensor | None, *, inputs: int, outputs: int) -> None:
+    def __init__(
+        self,
+        codes: Tensor,
+        scales: Tensor,
+        bias: Tensor | None,
+        *,
+        inputs: int,
+        outputs: int,
+        kind: str,
+        block: int = 0,
+    ) -> None:
         super().__init__(inputs, outputs, bias=False, device="meta")
         self.weight = nn.Parameter(codes, requires_grad=False)
         kept = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         self.register_parameter("bias", kept)
+        self.register_buffer("scales", scales)
+        self.kind, self.block = kind, block
 
     def values(self, dtype: torch.dtype) -> Tensor:
-        """The weights (out, in) in this type."""
-        raise NotImplementedError
+        """The weights (out, in) in this type: level(code) · scale of the block, or code / 127 · scale of the row."""
+        scales: Any = self.scales
+        if self.kind == "int8":
+            return self.weight.float().mul_(scales.float()[:, None] / 127).to(dtype)
+        functional, sizes = package().functional, (self.out_features, self.in_features)
+        state = functional.QuantState(
+            absmax=scales.float(),
+            shape=torch.Size(sizes),
+            blocksize=self.block,
+            quant_type=self.kind,
+            dtype=dtype if dtype in DIRECT else torch.float32,
+        )
+        return functional.dequantize_4bit(self.weight, state).to(dtype).reshape(sizes)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
         """x (…, in) ↦ W x + b (…, out), in the type of x."""
@@ -160,8 +189,8 @@ class QuantizedLinear(nn.Linear):
     def described(self) -> dict[str, Any]:
         """The kind and sizes of the layer, as JSON values, from which `empty_layer` makes one like it."""
         scales: Any = self.scales
-        sizes = {"inputs": self.in_features, "outputs": self.out_features, "scales": len(scales)}
-        return {**sizes, "codes": list(self.weight.shape), "bias": self.bias is not None}
+        sizes = {"inputs": self.in_features, "outputs": self.out_features, "kind": self.kind, "block": self.block}
+        return {"codes": list(self.weight.shape), "scales": len(scales), "bias": self.bias is not None, "sizes": sizes}
 
     def dequantized(self, dtype: torch.dtype) -> nn.Linear:
         """A plain layer on the CPU with the same weights in this type."""
@@ -172,65 +201,12 @@ class QuantizedLinear(nn.Linear):
         return plain
 
 
-class FourBitLinear(QuantizedLinear):
-    """Codes of 4 bits, two in a byte. Each block of weights has a scale.
-
-    Args:
-        scales: float32 (blocks,). block: number of weights in a block. kind: nf4 or fp4.
-    """
-
-    def __init__(
-        self, codes: Tensor, scales: Tensor, bias: Tensor | None, *, inputs: int, outputs: int, block: int, kind: str
-    ) -> None:
-        super().__init__(codes, bias, inputs=inputs, outputs=outputs)
-        self.register_buffer("scales", scales)
-        self.block, self.kind = block, kind
-
-    def described(self) -> dict[str, Any]:
-        """See `QuantizedLinear`."""
-        return {**super().described(), "block": self.block, "kind": self.kind}
-
-    def values(self, dtype: torch.dtype) -> Tensor:
-        """Each code stands for a number between −1 and 1, which is multiplied by the scale of its block."""
-        given = dtype if dtype in DIRECT else torch.float32
-        functional = package().functional
-        scales: Any = self.scales
-        state = functional.QuantState(
-            absmax=scales.float(),
-            shape=torch.Size((self.out_features, self.in_features)),
-            blocksize=self.block,
-            quant_type=self.kind,
-            dtype=given,
-        )
-        whole = functional.dequantize_4bit(self.weight, state).to(dtype)
-        return whole.reshape(self.out_features, self.in_features)  # type: ignore[no-any-return]
-
-
-class EightBitLinear(QuantizedLinear):
-    """Codes from −127 to 127. Each row has a scale, its largest weight.
-
-    Args:
-        codes: int8 (out, in). scales: float32 (out,).
-    """
-
-    def __init__(self, codes: Tensor, scales: Tensor, bias: Tensor | None) -> None:
-        super().__init__(codes, bias, inputs=codes.shape[1], outputs=codes.shape[0])
-        self.register_buffer("scales", scales)
-
-    def values(self, dtype: torch.dtype) -> Tensor:
-        """code · scale / 127."""
-        scales: Any = self.scales
-        return self.weight.float().mul_(scales.float()[:, None] / 127).to(dtype)
-
-
 def empty_layer(said: Mapping[str, Any], dtype: torch.dtype) -> QuantizedLinear:
     """A layer like the one that has `described` itself so, with zeros. Its bias has this type."""
-    bias = torch.zeros(said["outputs"], dtype=dtype) if said["bias"] else None
-    scales = torch.zeros(said["scales"])
-    if "kind" not in said:
-        return EightBitLinear(torch.zeros(said["codes"], dtype=torch.int8), scales, bias)
-    sizes = {name: said[name] for name in ("inputs", "outputs", "block", "kind")}
-    return FourBitLinear(torch.zeros(said["codes"], dtype=torch.uint8), scales, bias, **sizes)
+    sizes = said["sizes"]
+    codes = torch.zeros(said["codes"], dtype=torch.int8 if sizes["kind"] == "int8" else torch.uint8)
+    bias = torch.zeros(sizes["outputs"], dtype=dtype) if said["bias"] else None
+    return QuantizedLinear(codes, torch.zeros(said["scales"]), bias, **sizes)
 
 
 class _Product(torch.autograd.Function):
@@ -278,20 +254,22 @@ def hold(model: PreTrainedModel, *, where: str) -> None:
             vars(inner).pop(flag, None)
 
 
-def _four_bits(part: Any) -> FourBitLinear:
+def _four_bits(part: Any) -> QuantizedLinear:
     state = part.weight.quant_state
     scales = state.absmax
     if state.nested:  # the scales are quantized, too
         scales = package().functional.dequantize_blockwise(scales, state.state2) + state.offset
     codes = part.weight.data.contiguous().view(torch.uint8)
-    sizes = {"inputs": part.in_features, "outputs": part.out_features, "block": state.blocksize}
-    return FourBitLinear(_plain(codes), _plain(scales).float(), part.bias, kind=state.quant_type, **sizes)
+    sizes = {"inputs": part.in_features, "outputs": part.out_features, "kind": state.quant_type}
+    return QuantizedLinear(_plain(codes), _plain(scales).float(), part.bias, block=state.blocksize, **sizes)
 
 
-def _eight_bits(part: Any, where: str) -> EightBitLinear:
-    if part.weight.dtype != torch.int8 or part.weight.SCB is None:
-        raise CheckpointError(where=where, what=f"it has weights of the type {part.weight.dtype}, and not int8.")
-    return EightBitLinear(_plain(part.weight.data), _plain(part.weight.SCB).float().flatten(), part.bias)
+def _eight_bits(part: Any, where: str) -> QuantizedLinear:
+    codes, scales = part.weight.data, part.weight.SCB
+    if codes.dtype != torch.int8 or scales is None:
+        raise CheckpointError(where=where, what=f"it has weights of the type {codes.dtype}, and not int8.")
+    sizes = {"inputs": part.in_features, "outputs": part.out_features, "kind": "int8"}
+    return QuantizedLinear(_plain(codes), _plain(scales).float().flatten(), part.bias, **sizes)
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -102,9 +102,8 @@ class LanguagePolicy(Adaptable):
             lora: train low-rank additions of this `rank`, times `alpha` / `rank`, to the linear layers `targets`
                 (None: all but the output), in place of the model's own weights. Use a learning rate about ten times as
                 high. Checkpoints then hold the additions alone.
-            quantize: hold the weights of the linear layers, but for the output layer, in 4 bits (`nf4`) or 8 bits
-                (`int8`), with scales. It needs `model`, and `lora` if the policy is trained. None: as the folder has
-                them.
+            quantize: hold the weights of all linear layers but the output in 4 bits (`nf4`) or 8 bits (`int8`). It
+                needs `model`, and `lora` if the policy is trained. None: as the folder has them.
             recompute: compute the layers again in the backward pass. True: much less memory in the update, a third more
                 time.
             attention: the kernel of attention in the update, by its name in transformers: `sdpa`, `eager`, or one whose
@@ -119,17 +118,11 @@ class LanguagePolicy(Adaptable):
         self.name, self.trainable, self.version, self.has_critic = name, True, 0, value_head
         self.held = _held(name, setup, model, quantize, lora)
         if model is None:
-            # The renderer puts a space before every text.
-            texts = [" " + text.strip() for text in setup.texts()]
-            self.tokenizer: Any = train_tokenizer(texts, vocabulary=vocabulary)
             sizes = {"hidden": hidden, "layers": layers, "heads": heads, "context": context}
-            causal: Any = make_causal_lm(vocabulary=len(self.tokenizer), seed=setup.seed, **sizes)
+            causal, self.tokenizer = _new(setup, vocabulary, sizes)
         else:
             self.source = model = located(model)
-            # The weights are loaded in their type, so that no second copy is made.
-            dtype = "float32" if setup.settings is None else chosen_dtype(setup.settings.dtype, setup.settings.device)
-            causal = load_causal_lm(model, dtype=getattr(torch, dtype), quantize=quantize, device=setup.device)
-            self.tokenizer = load_tokenizer(model)
+            causal, self.tokenizer = _loaded(setup, model, quantize)
         config = causal.config.get_text_config()
         self.limit = int(getattr(config, "max_position_embeddings", context))
         value = ValueHead(config.hidden_size, widths=value_layers, seed=setup.seed) if value_head else None
@@ -262,6 +255,21 @@ def _held(name: str, setup: RunSetup, model: str | None, quantize: str | None, l
             remedy=f"Train low-rank additions: policies.{name}.policy.language.lora={{rank: 16, alpha: 32}}.",
         )
     return held
+
+
+def _new(setup: RunSetup, vocabulary: int, sizes: Mapping[str, int]) -> tuple[Any, Any]:
+    """A small model that is not trained, and its tokenizer."""
+    texts = [" " + text.strip() for text in setup.texts()]  # the renderer puts a space before every text
+    tokenizer = train_tokenizer(texts, vocabulary=vocabulary)
+    return make_causal_lm(vocabulary=len(tokenizer), seed=setup.seed, **sizes), tokenizer
+
+
+def _loaded(setup: RunSetup, model: str, quantize: str | None) -> tuple[Any, Any]:
+    """The model of a folder and its tokenizer. The weights are loaded in the type of the run, so that no second copy is
+    made."""
+    dtype = "float32" if setup.settings is None else chosen_dtype(setup.settings.dtype, setup.settings.device)
+    causal = load_causal_lm(model, dtype=getattr(torch, dtype), quantize=quantize, device=setup.device)
+    return causal, load_tokenizer(model)
 
 
 def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, pictures: bool) -> tuple[str, ...]:

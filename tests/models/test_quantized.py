@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from palaestra.errors import CheckpointError, MissingExtra
 from palaestra.models import load_causal_lm, make_causal_lm
 from palaestra.models.adapters import sharing
 from palaestra.models.packing import cost_of_token
-from palaestra.models.quantized import QuantizedLinear, dequantized, is_quantized, package
+from palaestra.models.quantized import QuantizedLinear, dequantized, is_quantized, package, without_notices
 from tests.messages import told
 
 KINDS = ("nf4", "int8")
@@ -187,6 +188,15 @@ def test_7_an_ordinary_model(folder: Path, kind: str, capfd: pytest.CaptureFixtu
     assert not {name for name in model.config.to_dict() if "quant" in name}
     assert model.to("cpu").to(torch.bfloat16).dtype == torch.bfloat16
     assert not any(p.requires_grad for layer in model.model.layers for p in layer.mlp.parameters())
+
+
+def test_7_what_an_import_logs(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    with without_notices():
+        log.warning("a kernel cannot be downloaded")
+    assert not caplog.records
+    log.warning("another word")
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -502,14 +502,16 @@ def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict
     except PalaestraError:
         raise
     except Exception as error:  # a file of the user may raise anything
-        if not own:
+        if place.startswith("palaestra."):
             raise
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own["file"]]
-        line = f", line {lines[-1]}" if lines else ""  # a fault of syntax says its line itself
+        lines = [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own.get("file")
+        ]
+        line = f", in line {lines[-1]}" if lines else ""  # a fault of syntax says its line itself
         raise RecipeError(
             where=where,
-            what=f"`{target}` cannot be loaded: {Path(own['file']).name}{line}: {type(error).__name__}: {error}.",
-            remedy="Correct the file.",
+            what=f"`{target}` fails when it is imported{line}: {type(error).__name__}: {error}.",
+            remedy="Import the file in Python to see the whole traceback.",
         ) from error
 
 

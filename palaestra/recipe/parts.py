@@ -11,10 +11,10 @@ import pydantic
 
 from palaestra import registry
 from palaestra.bound import BoundPart, refuse_former
-from palaestra.errors import MissingExtra, PalaestraError, RecipeError
+from palaestra.errors import MissingExtra
 from palaestra.own_files import located
 from palaestra.recipe.idle import refuse_idle
-from palaestra.recipe.layers import OWN_PART, Place, default_mark, parts_of, slot_at
+from palaestra.recipe.layers import Place, default_mark, parts_of, slot_at
 from palaestra.recipe.origins import Mark, Node
 from palaestra.registry import Files, Part, Section
 
@@ -105,16 +105,6 @@ def _find(slot: str, name: str, mark: Mark) -> Part:
         return registry.part(slot, name, where=mark.where, folders=mark.folders)
     except MissingExtra as error:
         raise MissingExtra(where=mark.where, what=error.what, options=error.options, remedy=error.remedy) from None
-    except PalaestraError:
-        raise
-    except Exception as error:  # a user's file can raise anything when it is imported
-        if not OWN_PART.match(name):
-            raise
-        raise RecipeError(
-            where=mark.where,
-            what=f"`{name}` fails when it is imported: {type(error).__name__}: {error}.",
-            remedy="Import the file in Python to see the whole traceback.",
-        ) from error
 
 
 def _options(

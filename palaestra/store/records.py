@@ -68,7 +68,10 @@ def read_records(path: Path, agent: str | None) -> list[Record]:
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file, each with its place: the number of its line or, in a `.json`, in the list."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some programs begin a file with a mark of its byte order
+    except UnicodeDecodeError as error:
+        raise _bad(str(path), f"it is not UTF-8: {error}") from None
     whole = path.suffix == ".json"
     for number, line in enumerate(_parsed(text, str(path)) if whole else text.split("\n"), start=1):
         if whole or line.strip():

@@ -170,6 +170,11 @@ def test_refused_files(tiny: Any, tmp_path: Path) -> None:  # rule 5
     with pytest.raises(InvalidData, match="it is not JSON") as caught:
         read_records(path, "player")
     assert caught.value.where == f"{path}:3"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "say red", "completion": "red"}')  # with a mark of the byte order
+    assert len(read_records(path, "player")) == 1
+    path.write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(InvalidData, match="it is not UTF-8"):
+        read_records(path, "player")
     path.write_text("\n")
     with pytest.raises(InvalidData, match="the file has no record"):
         read_records(path, "player")

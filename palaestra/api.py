@@ -148,7 +148,7 @@ class Run:
         """The episodes that the run has kept.
 
         Args:
-            step: of this iteration only. name: only "train", or a panel such as "eval/eval".
+            step: of this iteration only. name: only "train", or a panel such as "eval/household".
         """
         kept = EpisodeLog(self._folder).read()
         return [one for at, called, one in kept if step in (None, at) and name in (None, called)]

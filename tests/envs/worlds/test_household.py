@@ -134,6 +134,12 @@ def test_searching_uses_what_was_seen():  # rule 3: the places of unseen things 
     assert env.expert(PLAYER).text == "open microwave 1"
 
 
+def test_searching_takes_what_is_wanted_on_sight():  # rule 3: also while it does not know where to bring it
+    env = kitchen(("put", "mug", "bed"), expert="searching", view="here")
+    act(env, "go to fridge 1", "open fridge 1")
+    assert env.expert(PLAYER).text == "take mug 1 from fridge 1"
+
+
 # ---- houses and dials -------------------------------------------------------------------------------------
 def test_goals():  # rule 4
     found = Counter()

@@ -137,6 +137,7 @@ DECLARED: dict[str, Any] = {
     "outputs_with": None,  # of a policy: a function of options that returns the outputs which it has with them
     "model_size": None,  # of a policy: a function of options and its bases' sizes (palaestra.models.sizes.PolicySize)
     "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
+    "elsewhere": None,  # of an engine: a function of options that says which other program generates
     "small": {},  # options that make it small and quick, for a smoke run (palaestra.recipe.smoke)
     "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"

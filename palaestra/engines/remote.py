@@ -390,8 +390,8 @@ class RemoteEngine(Engine):
         for other in self._served:
             if other == policy:
                 break
-            known.setdefault(_first_weight(self._served[other].model), other)
-        base = known.get(_first_weight(served.model))
+            known.setdefault(first_weight(self._served[other].model), other)
+        base = known.get(first_weight(served.model))
         config, additions = wire.describe(served.model)
         tensors = named_tensors(served.model)
         if base is not None:
@@ -451,6 +451,6 @@ class RemoteEngine(Engine):
         return EpisodeFailure(boundary="engine", where=where, what=what, remedy=remedy)
 
 
-def _first_weight(model: Any) -> int:
+def first_weight(model: Any) -> int:
     """The memory address of a model's first weight. Models that share their base weights have the same address."""
     return next(tensor.data_ptr() for name, tensor in named_tensors(model) if ".lora_" not in name)

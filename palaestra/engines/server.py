@@ -73,8 +73,12 @@ class PolicyServer:
     def weights_changed(self, version: int) -> None:
         """Make all caches invalid, since they belong to older weights. A session is computed anew at its next use."""
         self.version = version
-        self._forward.weights_changed()
+        self.read_weights()
         self.sleep()
+
+    def read_weights(self) -> None:
+        """Compute with the present weights from now on, but keep what is cached."""
+        self._forward.weights_changed()
 
     def sleep(self) -> None:
         """Drop all keys and values, and free their memory."""

@@ -29,7 +29,7 @@ from palaestra.models.adapters import (
 from palaestra.models.heads import ValueHead
 from palaestra.models.sizes import PolicySize
 from palaestra.models.weight_files import open_weights
-from palaestra.policies.agreement import refuse_disagreement
+from palaestra.policies.agreement import must_compare, refuse_disagreement
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import (
     VALUE_HEAD,
@@ -171,8 +171,11 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         return self.adapter.get_base_model()
 
     def check_numbers(self) -> None:
-        """Compare engine, trainer and transformers, if the base has loaded its model. Raises: ContractError."""
-        if self._loaded:
+        """Compare engine, trainer and transformers, if the base has loaded its model or another program serves it.
+
+        Raises: ContractError.
+        """
+        if must_compare(self, loaded=self._loaded):
             refuse_disagreement(self)
 
     @staticmethod

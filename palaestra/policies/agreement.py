@@ -1,6 +1,7 @@
 """Compares a language model's numbers at the start of a run: engine, trainer, and a plain pass of transformers.
 
-A model whose engine and trainer differ would learn from wrong importance ratios, and nothing else would show it.
+A model whose engine and trainer differ would learn from wrong importance ratios, and nothing else would show it. An
+engine that computes in another way than the trainer, such as a server, is allowed a larger difference, which is reported.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from palaestra.policies.sequences import LanguageSamples, samples_of
 PROMPTS = ((5, 9, 7, 3, 8, 2), (5, 9, 7, 4), (6, 2, 9, 9, 1))  # ids; two prompts begin alike
 RESPONSE = 4  # tokens
 BOUNDS = {torch.float64: 1e-4, torch.float32: 1e-4}  # largest differences of log-probabilities, in nats
-LOW_BOUND = 0.25  # largest mean difference with weights of low precision, whose unlikely tokens differ by more
+LOW_BOUND = 0.25  # largest mean difference with low precision or other code, whose unlikely tokens differ by more
 
 
 class _Prompt(NamedTuple):
@@ -31,18 +32,24 @@ class _Prompt(NamedTuple):
     pictures: tuple[Picture, ...] = ()
 
 
-def refuse_disagreement(policy: LanguageTrainer) -> None:
+def must_compare(policy: Any, *, loaded: bool) -> bool:
+    """Whether a policy is compared: if its model was loaded, or if its engine computes in another way."""
+    return loaded or (policy.engine is not None and not policy.engine.exact)
+
+
+def refuse_disagreement(policy: Any) -> None:
     """Compare the log-probabilities of a few sampled tokens.
 
     The engine samples responses to three prompts at once. The trainer evaluates them in one batch. transformers reads
-    each sequence alone. A policy that reads pictures is also asked about two images.
+    each sequence alone. A policy that reads pictures is also asked about two images. The differences of an engine that
+    computes in another way than the trainer become a note of the policy.
 
     Raises: ContractError with the largest differences, or the mean ones for weights of low precision, if one of them
         is too large.
     """
     size = policy.network.model.config.get_text_config().vocab_size
     _compare(policy, [_Prompt(np.array([i % size for i in prompt], np.int32)) for prompt in PROMPTS])
-    if policy.renderer.pictures is not None:
+    if policy.renderer.pictures is not None and policy.engine.exact:
         _compare(policy, [_pictured(policy, number) for number in range(2)])
 
 
@@ -68,23 +75,48 @@ def _compare(policy: LanguageTrainer, prompts: list[_Prompt]) -> None:
         trainer = policy.forward(samples, range(len(ids)), ("logprob",))["logprob"].float().cpu()
         plain = torch.cat([_plain(policy, *one) for one in zip(ids, places, pictures, strict=True)])
     dtype = next(policy.network.model.parameters()).dtype
-    exact = dtype in BOUNDS
-    bound = BOUNDS.get(dtype, LOW_BOUND)
-    pairs = {"engine and trainer": (engine, trainer), "trainer and transformers": (trainer, plain)}
-    apart = {names: (left - right).abs() for names, (left, right) in pairs.items()}
-    found = {names: float(each.max() if exact else each.mean()) for names, each in apart.items()}
-    if any(not difference <= bound for difference in found.values()):
-        shown = ", ".join(f"{names} by {difference:.2g}" for names, difference in found.items())
-        mean = "" if exact else " on average"
-        after = " after an image" if any(pictures) else ""
-        raise ContractError(
-            where=f"policy {policy.name}, {type(policy.network.model).__name__}",
-            what=f"log-probabilities of the same tokens{after} differ: {shown} nats{mean}. With {dtype} at most "
-            f"{bound:g} is right.",
-            remedy="Set `pictures: false` of the policy, use a model of another architecture, or report this one."
-            if any(pictures)
-            else "Use a model of another architecture, or report this one.",
+    apart = {"engine and trainer": (engine - trainer).abs(), "trainer and transformers": (trainer - plain).abs()}
+    exact = {name: dtype in BOUNDS and (policy.engine.exact or "engine" not in name) for name in apart}
+    found = {name: float(each.max() if exact[name] else each.mean()) for name, each in apart.items()}
+    bounds = {name: BOUNDS[dtype] if exact[name] else LOW_BOUND for name in apart}
+    if any(not found[name] <= bounds[name] for name in found):
+        _refuse(policy, found, exact, bounds, dtype, pictured=any(pictures))
+    if not policy.engine.exact:
+        worst = float(apart["engine and trainer"].max())
+        policy.notes = (
+            *policy.notes,
+            f"engine and trainer: log-probabilities of policy {policy.name} differ by "
+            f"{found['engine and trainer']:.2g} nats on average and {worst:.2g} at most, over {len(engine)} tokens",
         )
+
+
+def _refuse(
+    policy: Any,
+    found: dict[str, float],
+    exact: dict[str, bool],
+    bounds: dict[str, float],
+    dtype: torch.dtype,
+    *,
+    pictured: bool,
+) -> None:
+    """Raises: ContractError with the differences."""
+    mean = "" if all(exact.values()) else " on average"
+    shown = ", ".join(f"{name} by {difference:.2g}" for name, difference in found.items())
+    right = min(bounds.values()) if not mean else max(bounds.values())
+    remedy = "Use a model of another architecture, or report this one."
+    if pictured:
+        remedy = "Set `pictures: false` of the policy, use a model of another architecture, or report this one."
+    elif not policy.engine.exact and found["trainer and transformers"] <= bounds["trainer and transformers"]:
+        remedy = (
+            "Check that the server has loaded the same base model, or leave out `initial_weights: false`, so that it "
+            "is sent. Check that the server's precision is not lower than bfloat16."
+        )
+    raise ContractError(
+        where=f"policy {policy.name}, {type(policy.network.model).__name__}",
+        what=f"log-probabilities of the same tokens{' after an image' if pictured else ''} differ: {shown} nats{mean}. "
+        f"With {dtype} at most {right:g} is right.",
+        remedy=remedy,
+    )
 
 
 async def _sampled(policy: Any, prompts: list[_Prompt], room: int) -> list[Any]:

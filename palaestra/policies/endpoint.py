@@ -1,40 +1,48 @@
-"""A policy that is a chat model behind any endpoint with OpenAI's protocol. It plays and is not trained."""
+"""A policy that is a chat model behind an endpoint with OpenAI's or Anthropic's protocol. It plays and is not trained."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import json
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from threading import Lock
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
 
 from palaestra.chat import FullHistory, LatestOnly
-from palaestra.chat.template_tools import in_words
+from palaestra.chat.template_tools import call_in_words, in_words
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
-from palaestra.data.interaction import FinishReason
+from palaestra.data.interaction import FinishReason, ToolCall
 from palaestra.data.protocols import Policy, Response, Sampling, Session
-from palaestra.endpoints import endpoint_from
+from palaestra.endpoints import VARIABLES, Endpoint, Style, endpoint_from, require_package
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.models.pictures import opened
+from palaestra.policies.endpoint_styles import PNG, Call, Reply, ask
 from palaestra.registry import Positive, PositiveInt, register
 
 Messages = list[dict[str, Any]]
+Tools = tuple[Mapping[str, Any], ...]
+NO_RESULT = "(see the last result)"  # of a call beside another one, which the environment has answered together
 
 
 @register("policy", "endpoint", extra="serve", modules=("openai",))
 class EndpointPolicy(Policy):
-    """Answer observations with a chat model behind any endpoint with OpenAI's protocol: vLLM, SGLang, Ollama, OpenAI.
+    """Answer observations with a chat model behind an endpoint: vLLM, SGLang, Ollama, OpenAI, Anthropic.
 
     It can be evaluated, and it can play beside a policy that learns. It is not trained: give it `trainable: false`. Its
     replies have no token ids. Set `instruction: environment` for its role, so that it reads the environment's rules as
     its system message. Its context is `full_history` or `latest_only`.
     """
+
+    chat_model = True
 
     def __init__(
         self,
@@ -42,8 +50,10 @@ class EndpointPolicy(Policy):
         setup: RunSetup,
         *,
         model: str,
-        url: str = "OPENAI_BASE_URL",
-        key: str = "OPENAI_API_KEY",
+        style: Style = "openai",
+        url: str | None = None,
+        key: str | None = None,
+        tools: Literal["api", "words"] = "api",
         timeout_s: Positive = 120.0,
         retries: Annotated[int, pydantic.Field(ge=0, le=10)] = 2,
         in_flight: PositiveInt = 16,
@@ -54,20 +64,68 @@ class EndpointPolicy(Policy):
             name: the name in the recipe.
             setup: of the run.
             model: name of the model at the endpoint.
-            url, key: names of the environment variables that hold the address (ending in /v1) and the key.
+            style: the protocol: `openai` for chat completions, `anthropic` for messages.
+            url, key: names of the environment variables that hold the address (ending in /v1) and the key. None:
+                OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.
+            tools: how a role with native tools declares them: `api`, in the request; `words`, in the system message,
+                for a server that takes none.
             timeout_s: seconds for one reply.
-            retries: further attempts after time-outs, full queues and lost connections.
+            retries: further attempts after time-outs, full queues, faults of the server and lost connections.
             in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
             pictures: send the image of an observation, as a PNG file in the message. The model must read images.
 
-        Raises: RecipeError, if the address is missing; MissingExtra, without openai.
+        Raises: RecipeError, if the address is missing; MissingExtra, without openai or anthropic.
         """
-        where = f"policies.{name}, endpoint"
-        self._endpoint = endpoint_from(url, key, timeout_s=timeout_s, retries=retries, where=where)
-        self._client = self._endpoint.client()
+        address, secret = VARIABLES[style]
+        endpoint = endpoint_from(
+            url or address,
+            key or secret,
+            timeout_s=timeout_s,
+            retries=retries,
+            where=f"policies.{name}, endpoint",
+            style=style,
+        )
+        self._open(name, endpoint, model=model, tools=tools, in_flight=in_flight, pictures=pictures)
+
+    @classmethod
+    def at(
+        cls,
+        url: str,
+        model: str,
+        *,
+        key: str | None = None,
+        style: Style = "openai",
+        name: str = "main",
+        tools: Literal["api", "words"] = "api",
+        timeout_s: float = 120.0,
+        retries: int = 2,
+        in_flight: int = 16,
+        pictures: bool = False,
+    ) -> EndpointPolicy:
+        """A policy for this address, outside of a recipe.
+
+        Args:
+            url: the address, ending in /v1. model: name of the model there.
+            key: name of the environment variable that holds the key. None: OPENAI_API_KEY or ANTHROPIC_API_KEY.
+            name: of the policy. The others are options of the recipe.
+
+        Raises: MissingExtra, without openai or anthropic.
+        """
+        require_package(style, where=f"policies.{name}, endpoint")
+        secret = os.environ.get(key or VARIABLES[style][1], "")
+        endpoint = Endpoint(url=url, key=secret, timeout_s=timeout_s, retries=retries, style=style)
+        made = cls.__new__(cls)
+        made._open(name, endpoint, model=model, tools=tools, in_flight=in_flight, pictures=pictures)
+        return made
+
+    def _open(
+        self, name: str, endpoint: Endpoint, *, model: str, tools: str, in_flight: int, pictures: bool
+    ) -> None:
+        self._endpoint, self._client = endpoint, endpoint.client()
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="endpoint")
         self._lock = Lock()
         self.name, self.trainable, self.version, self._model, self.sends_pictures = name, False, 0, model, pictures
+        self.declares_tools = tools == "api"
         self.generated = 0  # tokens of all replies, as the endpoint counts them
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> EndpointSession:
@@ -80,46 +138,62 @@ class EndpointPolicy(Policy):
             )
         return EndpointSession(self, sampling, latest_only=isinstance(context, LatestOnly))
 
-    async def reply(self, messages: Sequence[dict[str, Any]], sampling: Sampling, seed: int) -> Action:
+    async def reply(self, messages: Sequence[dict[str, Any]], tools: Tools, sampling: Sampling, seed: int) -> Reply:
         """The model's reply. Raises: EpisodeFailure of the boundary "engine", if the endpoint gives none."""
-        return await asyncio.wrap_future(self._threads.submit(self._ask, list(messages), sampling, seed))
+        return await asyncio.wrap_future(self._threads.submit(self._ask, list(messages), tools, sampling, seed))
 
-    def _ask(self, messages: Messages, sampling: Sampling, seed: int) -> Action:
+    def _ask(self, messages: Messages, tools: Tools, sampling: Sampling, seed: int) -> Reply:
         where = f"policy {self.name}, model {self._model}"
         with self._endpoint.failures(boundary="engine", where=where, what="the endpoint gave no reply"):
-            done = self._client.chat.completions.create(
+            said = ask(
+                self._client,
+                self._endpoint.style,
                 model=self._model,
                 messages=messages,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                max_tokens=sampling.max_tokens,
-                seed=seed % 2**31,
+                tools=tools,
+                sampling=sampling,
+                seed=seed,
             )
         with self._lock:
-            self.generated += done.usage.completion_tokens if done.usage else 0
-        choice = done.choices[0] if done.choices else None
-        cut = choice is not None and choice.finish_reason == "length"
-        text = (choice.message.content if choice else None) or ""
-        return Action(text=text, finish=FinishReason.LENGTH if cut else FinishReason.STOP)
+            self.generated += said.tokens
+        return said
 
 
 @dataclass(slots=True)
 class EndpointSession(Session):
-    """One agent's conversation with the endpoint, as messages. Tools of the role are declared in words."""
+    """One agent's conversation with the endpoint, as messages. Calls of tools stand in a reply's text as words too.
+
+    Attributes:
+        words: the declaration of the role's tools in words. tools: those that requests declare.
+        waiting: calls in the last reply, whose results the endpoint must read next.
+        calls: how many calls there were.
+    """
 
     policy: EndpointPolicy
     sampling: Sampling
     latest_only: bool
     messages: Messages = field(default_factory=list)
-    words: str = ""  # the declaration of the role's tools
+    words: str = ""
+    tools: Tools = ()
+    waiting: tuple[str, ...] = ()
+    calls: int = 0
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
         self._read(observation)
-        return self._said(await self.policy.reply(self.messages, self.sampling, seed))
+        reply = await self.policy.reply(self.messages, self.tools, self.sampling, seed)
+        self._note(reply)
+        text = "\n".join([reply.text, *map(_in_words, reply.calls)]).strip() if reply.calls else reply.text
+        return Response(action=Action(text=text, finish=FinishReason.LENGTH if reply.cut else FinishReason.STOP))
 
     def record(self, observation: Observation, action: Action) -> Response:
         self._read(observation)
-        return self._said(action)
+        calls: tuple[Call, ...] = ()
+        if self.tools:
+            numbers = range(self.calls, self.calls + len(action.tool_calls or ()))
+            made = zip(numbers, action.tool_calls or (), strict=True)
+            calls = tuple(Call(f"call{n:05d}", one.name, json.dumps(dict(one.arguments))) for n, one in made)
+        self._note(Reply("" if calls else action.text or "", calls, False, 0))
+        return Response(action=action)
 
     def fork(self, key: Hashable) -> EndpointSession:
         """A copy that continues from here."""
@@ -130,20 +204,22 @@ class EndpointSession(Session):
 
     def _read(self, observation: Observation) -> None:
         """Add what the agent sees. The instruction becomes the system message, once."""
-        if observation.tools:
+        if observation.tools and self.policy.declares_tools:
+            self.tools = tuple(observation.tools)
+        elif observation.tools:
             self.words = in_words(observation.tools)
         if self.latest_only or not self.messages:
             head = [message for message in self.messages[:1] if message["role"] == "system"]
             told = "\n\n".join(filter(None, (observation.instruction, self.words)))
-            self.messages = [{"role": "system", "content": told}] if told else head
-        own = [{"role": one["role"], "content": one["content"]} for one in observation.messages or ()]
-        if not own or any(one["role"] == "tool" for one in own):  # without calls of the protocol, a result is a text
-            own = [{"role": "user", "content": observation.text or ""}]
+            self.messages, self.waiting = [{"role": "system", "content": told}] if told else head, ()
+        own = self._turn(observation)
         if own[0]["role"] == "system" and [one["role"] for one in self.messages] == ["system"]:
             own[0] = {**own[0], "content": f"{self.messages[0]['content']}\n\n{own[0]['content']}"}
             self.messages = []
-        self.messages = [*self.messages, *own]
+        self.messages, self.waiting = [*self.messages, *own], ()
         if observation.image is not None and self.policy.sends_pictures:
+            if self.messages[-1]["role"] == "tool":  # a result has no images
+                self.messages.append({"role": "user", "content": ""})
             self.messages[-1] = with_image(self.messages[-1], observation.image)
         elif observation.image is not None and observation.text is None and not observation.messages:
             raise EpisodeFailure(
@@ -153,15 +229,40 @@ class EndpointSession(Session):
                 remedy=f"Set `policies.{self.policy.name}.policy.endpoint.pictures: true`, if the model reads images.",
             )
 
-    def _said(self, action: Action) -> Response:
-        self.messages = [*self.messages, {"role": "assistant", "content": action.text or ""}]
-        return Response(action=action)
+    def _turn(self, observation: Observation) -> Messages:
+        """The messages of an observation. If calls wait for results, it begins with these."""
+        given = [{"role": one["role"], "content": one["content"]} for one in observation.messages or ()]
+        results = [one["content"] for one in given if one["role"] == "tool"]
+        plain = [{"role": "user", "content": observation.text or ""}]
+        if not self.waiting:  # a result without a call of the protocol is a text
+            return plain if results or not given else given
+        rest = [one for one in given if one["role"] != "tool"]
+        if not results and [one["role"] for one in rest] in ([], ["user"]):  # the environment has answered the calls
+            results, rest = [*[NO_RESULT] * (len(self.waiting) - 1), (rest or plain)[0]["content"]], []
+        results += [results[0] if results else NO_RESULT] * (len(self.waiting) - len(results))
+        pairs = zip(self.waiting, results, strict=False)
+        return [*({"role": "tool", "tool_call_id": number, "content": text} for number, text in pairs), *rest]
+
+    def _note(self, reply: Reply) -> None:
+        self.messages = [*self.messages, reply.message()]
+        self.waiting = tuple(call.id for call in reply.calls)
+        self.calls += len(reply.calls)
+
+
+def _in_words(call: Call) -> str:
+    """A call as a role reads it. Broken arguments stay as they are, so that the role says what is wrong."""
+    arguments = call.arguments
+    with contextlib.suppress(ValueError):
+        arguments = json.loads(call.arguments)
+    if isinstance(arguments, dict):
+        return call_in_words(ToolCall(name=call.name, arguments=arguments))
+    return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
 
 
 def with_image(message: Mapping[str, Any], image: np.ndarray) -> dict[str, Any]:
     """A message with an image before its text, as a data URL of a PNG file."""
     file = BytesIO()
     opened(image).save(file, format="PNG")
-    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    url = f"{PNG}{base64.b64encode(file.getvalue()).decode()}"
     words = [{"type": "text", "text": message["content"]}] if message["content"] else []
     return {**message, "content": [{"type": "image_url", "image_url": {"url": url}}, *words]}

@@ -31,7 +31,7 @@ from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
-from palaestra.policies.agreement import refuse_disagreement
+from palaestra.policies.agreement import must_compare, refuse_disagreement
 from palaestra.policies.language_trainer import (
     CHUNK_LOGITS,
     VALUE_HEAD,
@@ -155,8 +155,11 @@ class LanguagePolicy(Adaptable):
         return frozenset({"tokens"} | whole | ({"critic"} if options.get("value_head") else set()))
 
     def check_numbers(self) -> None:
-        """Compare engine, trainer and transformers, for a model that was loaded. Raises: ContractError."""
-        if self.source is not None:
+        """Compare engine, trainer and transformers, for a model that was loaded or is served by another program.
+
+        Raises: ContractError.
+        """
+        if must_compare(self, loaded=self.source is not None):
             refuse_disagreement(self)
 
     def as_trained(self) -> LanguagePolicy | AdapterPolicy:

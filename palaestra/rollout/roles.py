@@ -295,7 +295,7 @@ class AgentTools:
 def refuse_hidden_tools(role: Role, agent: str, shown: Observation, rules: str | None) -> None:
     """Refuse a world whose acts are calls of tools, if nothing that the agent reads says how a call is written.
 
-    Only policies with a chat template are asked. Others learn the calls from demonstrations, or need no words. A prompt
+    Only chat models and policies with a chat template are asked. Others learn the calls from demonstrations, or need no words. A prompt
     or an instruction of the recipe's own may say it in any way.
 
     Args:
@@ -306,7 +306,8 @@ def refuse_hidden_tools(role: Role, agent: str, shown: Observation, rules: str |
     renderer = role.policy.renderer
     if not shown.tools or role.prompt is not None or role.instruction not in (None, "environment", "none"):
         return
-    if renderer is None or not renderer.instructed or (role.tools is not None and role.tools.native):
+    reads_words = role.policy.chat_model or (renderer is not None and renderer.instructed)
+    if not reads_words or (role.tools is not None and role.tools.native):
         return
     said = [rules, shown.instruction, shown.text, *(str(one["content"]) for one in shown.messages or ())]
     read = "\n".join(text for text in said if text)

@@ -124,8 +124,14 @@ def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
 def further_lines(settings: RunSettings) -> list[str]:
     """What a session of each policy costs in the engine, and what could not be counted."""
     lines = []
+    elsewhere = declared(settings.engine.part.target, "elsewhere")
+    if elsewhere is not None:
+        lines.append(f"{elsewhere(settings.engine.options)} generates, with weights and cache in its own memory")
     for name, size in _sizes(settings).items():
-        if size.holds_model and size.model.cache_per_token is not None:
+        if elsewhere is not None and settings.policies[name].trainable:
+            written = size.trained if size.adds else size.model.parameters
+            lines.append(f"each update of {name} writes {shown(written * WIDTHS[_dtype(settings)])} for it")
+        if elsewhere is None and size.holds_model and size.model.cache_per_token is not None:
             each = size.model.cache_per_token * WIDTHS[_dtype(settings)]
             lines.append(f"cache of {name}: {shown(each)} for each token of a session, {shown(1000 * each)} for 1,000")
         if settings.policies[name].trainable and size.model.kept_per_token is None:

@@ -1,0 +1,310 @@
+"""The servers of an engine and the weights that they have: hand-over, new versions, and servers that come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from torch import Tensor
+
+from palaestra.engines.served.dialect import Dialect
+from palaestra.engines.served.folders import KINDS, scalings_of, write_adapter, write_model
+from palaestra.engines.served.servers import Gone, Refused, Server
+from palaestra.errors import PalaestraError
+from palaestra.models.adapters import named_tensors
+
+HEALTH_SECONDS = 30.0  # within which a server answers that it is up; SGLang generates a token for it
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """A policy.
+
+    Attributes:
+        model: the trainer's model. version: of its weights.
+        scalings: of its additions by layer; empty for a policy with whole weights.
+        adapter: name of the additions at the servers; "" before they are sent. folder: where they are written.
+        versions: of a policy with whole weights, by label of the base weights.
+    """
+
+    model: Any
+    version: int
+    scalings: dict[str, float]
+    adapter: str = ""
+    folder: Path | None = None
+    versions: dict[str, int] = field(default_factory=dict)
+
+
+class Fleet:
+    """Servers of one kind that serve the same policies.
+
+    Args:
+        dialect: their messages. servers: at least one.
+        folder: where weights are written; None: a temporary folder. server_folder: its path at the servers.
+        base: name of the base model at the servers; None: the first that they list.
+        initial: whether servers get the base weights before the first request.
+        patience: seconds that are told to the user. seconds: for a control message that loads weights.
+
+    Attributes:
+        policies: those that are served, by name. label: of the base weights that servers must have; "": their own.
+        counts: of folders that were written.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        servers: list[Server],
+        *,
+        folder: str | None,
+        server_folder: str | None,
+        base: str | None,
+        initial: bool,
+        patience: float,
+        seconds: float,
+    ) -> None:
+        self.dialect, self.servers, self.policies, self.label = dialect, servers, dict[str, Served](), ""
+        self.counts: Counter[str] = Counter()
+        self._folder, self._server_folder, self._base, self._initial = folder, server_folder, base, initial
+        self._patience, self._seconds = patience, seconds
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._id, self._count, self._lock = secrets.token_hex(4), 0, threading.Lock()
+        self._whole: Path | None = None  # the folder of the base weights
+        self._before: list[Path] = []  # folders of earlier base weights
+        self._stale: dict[str, Path] = {}  # adapters of earlier versions, which running requests may use
+        self._asleep = False
+
+    # ---- policies ---------------------------------------------------------------------------------------------
+    def add(self, policy: str, model: Any, version: int) -> None:
+        """Serve a policy that has the base weights of the others."""
+        labels = {label for one in self.policies.values() for label in one.versions}
+        self.policies[policy] = Served(model, version, scalings_of(model), versions=dict.fromkeys(labels, version))
+
+    def remove(self, policy: str) -> None:
+        """Stop serving a policy."""
+        served = self.policies.pop(policy, None)
+        if served is not None and served.folder is not None:
+            self._stale[served.adapter] = served.folder
+
+    def publish(self, policy: str, tensors: Mapping[str, Tensor], version: int) -> None:
+        """Write new weights, and give them to all servers that answer. Those that sleep get them when they wake."""
+        with self._lock:
+            served = self.policies[policy]
+            served.version = version
+            if served.scalings:
+                self._write_adapter(policy, served, tensors)
+            else:
+                self._write_whole()
+        if not self._asleep:
+            self._renew()
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+    def sleep(self) -> None:
+        """Let the servers that answer free their memory."""
+        self._asleep = True
+        for server in self.servers:
+            if server.connected:
+                try:
+                    self._control(server, self.dialect.free, "to free its memory", self._seconds)
+                    server.sleeping = True
+                except Gone:
+                    server.fail(server.epoch)
+
+    def wake(self) -> None:
+        """Let the servers that sleep take back their memory, and take over what was published meanwhile."""
+        if self._asleep:
+            self._asleep = False
+            self._renew()
+
+    def close(self) -> None:
+        """Unload the adapters, and remove the folders. The servers go on."""
+        stale = set(self._stale)
+        for server in self.servers:
+            for name in {*server.adapters.values(), *stale} if server.connected else ():
+                with contextlib.suppress(Gone, Refused, PalaestraError):
+                    self.dialect.unload_adapter(server, name)
+            server.forget()
+            server.connected = False
+            server.threads.shutdown(wait=False)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        elif self._folder is not None:
+            shutil.rmtree(Path(self._folder) / self._id, ignore_errors=True)
+        self._temporary = None
+
+    # ---- servers ----------------------------------------------------------------------------------------------
+    def choose(self, before: Server | None) -> Server | None:
+        """A server for a request; None, if all have just failed.
+
+        A conversation stays at its server. Others go to the server with the fewest requests. A server that has failed
+        is tried in the background, as long as another one answers.
+        """
+        usable = [server for server in self.servers if server.usable]
+        ready = [server for server in usable if server.connected]
+        if ready:
+            for server in usable:
+                if not server.connected:
+                    self.join(server)
+        if before is not None and before in (ready or usable):
+            return before
+        return min(ready or usable, key=lambda server: server.running.total(), default=None)
+
+    def is_current(self, server: Server) -> bool:
+        """Whether the server has all weights."""
+        if not server.connected or server.sleeping or (self._initial and not self.label):
+            return False
+        return server.label == self.label and all(
+            one.adapter != "" and server.adapters.get(policy) == one.adapter
+            for policy, one in self.policies.items()
+            if one.scalings
+        )
+
+    def join(self, server: Server) -> Future[None]:
+        """Give a server what it lacks, on its own thread. The future has no result, but may have an error."""
+        if server.joining is None or server.joining.done():
+            server.joining = server.threads.submit(self._hand_over, server, server.epoch)
+        return server.joining
+
+    def _renew(self) -> None:
+        for _ in range(2):  # a hand-over that was under way may have missed the last weights
+            for joining in [self.join(server) for server in self.servers if server.connected]:
+                with contextlib.suppress(Gone):
+                    joining.result()
+            if all(self.is_current(server) for server in self.servers if server.connected):
+                break
+        while self._before:
+            shutil.rmtree(self._before.pop(), ignore_errors=True)
+
+    def _hand_over(self, server: Server, epoch: int) -> None:
+        try:
+            if not server.connected:
+                self._connect(server)
+            if server.sleeping:
+                self._control(server, self.dialect.resume, "to take back its memory", self._seconds)
+                server.sleeping = False
+            self._write_first()
+            self._send_weights(server)
+            self._drop_stale()
+        except Gone as error:
+            server.fail(epoch)
+            if not any(other.connected for other in self.servers):
+                server.waits(str(error), self._patience)
+            raise
+        server.answered()
+
+    def _send_weights(self, server: Server) -> None:
+        with self._lock:
+            label, whole = self.label, self._whole
+        if server.label != label and whole is not None:
+            place = self._there(whole)
+            self._control(server, self.dialect.load_weights, "to load a model's weights", place, label, self._seconds)
+            server.label = label
+        for policy, one in list(self.policies.items()):
+            name, folder = one.adapter, one.folder
+            if folder is not None and server.adapters.get(policy) != name:
+                place = self._there(folder)
+                self._control(server, self.dialect.load_adapter, "to load an adapter", name, place, self._seconds)
+                server.adapters[policy] = name
+
+    def _connect(self, server: Server) -> None:
+        """Ask a server whether it is up, and what it serves. Raises: Gone; PalaestraError."""
+        try:
+            server.send(self.dialect.health, get=True, seconds=HEALTH_SECONDS)
+            cards = [card for card in server.send("/v1/models", get=True)["data"] if not card.get("parent")]
+            names = [str(card["id"]) for card in cards]
+            base = self._base or names[0]
+            length = next((card.get("max_model_len") for card in cards if card["id"] == base), None)
+        except (Refused, LookupError, TypeError, AttributeError) as error:
+            reason = f": {error}" if isinstance(error, Refused) else ""
+            raise PalaestraError(
+                where=f"engine: {self.dialect.kind}, {server.url}",
+                what=f"it does not answer as a server of {self.dialect.kind}{reason}.",
+                remedy="Check `url`, and which program listens there.",
+            ) from error
+        if base not in names:
+            raise PalaestraError(
+                where=f"engine: {self.dialect.kind}.model",
+                what=f"{server.url} serves no model `{base}`.",
+                options=names,
+            )
+        server.base, server.length, server.connected = base, length, True
+
+    def _drop_stale(self) -> None:
+        """Unload adapters of earlier versions that no request uses any more."""
+        for name in list(self._stale):
+            if any(server.running[name] for server in self.servers):
+                continue
+            folder = self._stale.pop(name, None)
+            for server in self.servers:
+                if server.connected:
+                    with contextlib.suppress(Gone, Refused, PalaestraError):
+                        self.dialect.unload_adapter(server, name)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _control(self, server: Server, send: Any, what: str, *values: Any) -> None:
+        """Send control messages. Raises: Gone; PalaestraError with the remedy, if the server refuses them."""
+        try:
+            send(server, *values)
+        except Refused as error:
+            raise PalaestraError(
+                where=f"engine: {self.dialect.kind}, {server.url}",
+                what=f"the server refuses {what}: {error}.",
+                remedy=self.dialect.remedy(what),
+            ) from error
+
+    # ---- folders ----------------------------------------------------------------------------------------------
+    def _place(self, name: str) -> Path:
+        """A new folder for weights."""
+        self._count += 1
+        if self._folder is not None:
+            root = Path(self._folder)
+        else:
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="palaestra-weights-")
+            root = Path(self._temporary.name)
+            root.chmod(0o755)  # the server may run under another name
+        return root / self._id / f"{quote(name, safe='')}-{self._count}"
+
+    def _there(self, folder: Path) -> str:
+        """The path of a folder of weights at the servers."""
+        if self._server_folder is None:
+            return str(folder.absolute())
+        return f"{self._server_folder.rstrip('/')}/{self._id}/{folder.name}"
+
+    def _write_whole(self) -> None:
+        folder = self._place("model")
+        where = f"engine: {self.dialect.kind}"
+        write_model(next(iter(self.policies.values())).model, folder, where=where)
+        label = f"{self._id}-{self._count}"
+        for one in self.policies.values():
+            one.versions[label] = one.version
+        self._before += [self._whole] if self._whole is not None else []
+        self._whole, self.label = folder, label
+        self.counts["written_models"] += 1
+
+    def _write_adapter(self, policy: str, served: Served, tensors: Mapping[str, Tensor]) -> None:
+        folder = self._place(policy)
+        own = {name: tensor for name, tensor in tensors.items() if name.endswith(KINDS)}
+        write_adapter(own, served.scalings, folder)
+        if served.folder is not None:
+            self._stale[served.adapter] = served.folder
+        served.adapter, served.folder = f"{self._id}-{folder.name}", folder
+        self.counts["written_adapters"] += 1
+
+    def _write_first(self) -> None:
+        """Write what servers need and what was not published."""
+        with self._lock:
+            if self._initial and not self.label:
+                self._write_whole()
+            for name, one in list(self.policies.items()):
+                if one.scalings and not one.adapter:
+                    self._write_adapter(name, one, dict(named_tensors(one.model)))

@@ -1,0 +1,120 @@
+"""The engine `vllm`: servers of vLLM, as of version 0.33.
+
+    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-lora-rank 16
+
+What is asked of the server, beside `/v1/completions`, `/v1/models` and `/health`:
+
+    whole weights   /pause, /collective_rpc (reload_weights), /reset_prefix_cache, /update_weight_version, /resume
+    adapters        /v1/load_lora_adapter, /v1/unload_lora_adapter
+    memory          /sleep, /wake_up
+
+Each request has the field `cache_salt`, which names the weights. So the server never reads keys and values that earlier
+weights computed. It also asks for `weight_versions`, by which a server that was started again is recognized.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from palaestra.engines.served.dialect import Asked, Dialect, Piece
+from palaestra.engines.served.engine import ServedEngine
+from palaestra.engines.served.servers import NOT_FOUND, Refused, Server
+from palaestra.registry import register
+
+
+class VLLM(Dialect):
+    """The messages of vLLM."""
+
+    kind: ClassVar[str] = "vllm"
+    health: ClassVar[str] = "/health"
+    key: ClassVar[str] = "VLLM_API_KEY"
+    reserved: ClassVar[int] = 0
+    unscaled: ClassVar[str] = "Start the server with `--logprobs-mode processed_logprobs`."
+
+    def question(self, asked: Asked) -> tuple[str, dict[str, Any]]:
+        """A completion of token ids. The defaults of the model's generation config are overruled."""
+        request = asked.request
+        return "/v1/completions", {
+            "model": asked.adapter or asked.base,
+            "prompt": asked.ids,
+            "max_tokens": asked.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "seed": asked.seed,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "return_weight_versions": True,
+            "ignore_eos": True,
+            "stop_token_ids": list(request.stop),
+            "skip_special_tokens": False,
+            "add_special_tokens": False,
+            "cache_salt": asked.salt,
+        }
+
+    def piece(self, answer: Any, asked: Asked) -> Piece:
+        choice, usage = answer["choices"][0], answer.get("usage") or {}
+        return Piece(
+            tokens=[int(token) for token in choice["token_ids"]],
+            logprobs=[float(value) for value in choice["logprobs"]["token_logprobs"]] if choice["token_ids"] else [],
+            finish=str(choice["finish_reason"]),
+            labels=[(str(span["version"]), int(span["start"])) for span in choice.get("weight_versions") or ()],
+            cached=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
+        )
+
+    def has_lost(self, error: Refused, adapter: str) -> bool:
+        return error.status == NOT_FOUND and adapter != ""
+
+    def load_weights(self, server: Server, folder: str, label: str, seconds: float) -> None:
+        server.send("/pause?mode=abort", seconds=seconds)
+        try:
+            body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+            server.send("/collective_rpc", body, seconds=seconds)
+            server.send("/reset_prefix_cache", seconds=seconds)
+            server.send("/update_weight_version", {"new_version": label}, seconds=seconds)
+        finally:
+            server.send("/resume", seconds=seconds)
+
+    def load_adapter(self, server: Server, name: str, folder: str, seconds: float) -> None:
+        body = {"lora_name": name, "lora_path": folder, "load_inplace": True}
+        server.send("/v1/load_lora_adapter", body, seconds=seconds)
+
+    def unload_adapter(self, server: Server, name: str) -> None:
+        server.send("/v1/unload_lora_adapter", {"lora_name": name})
+
+    def free(self, server: Server, seconds: float) -> None:
+        server.send("/sleep?level=1", seconds=seconds)
+
+    def resume(self, server: Server, seconds: float) -> None:
+        server.send("/wake_up", seconds=seconds)
+
+    def remedy(self, what: str) -> str:
+        if "adapter" in what:
+            return (
+                "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, `--enable-lora` and `--max-lora-rank` as high as "
+                "the rank of the recipe. It must see the folder."
+            )
+        if "memory" in what:
+            return "Start it with VLLM_SERVER_DEV_MODE=1 and `--enable-sleep-mode`, or set `free_memory: false`."
+        return (
+            "Start it with VLLM_SERVER_DEV_MODE=1. It must see the folder. If only adapters are trained and it has "
+            "loaded the same base model, set `initial_weights: false`."
+        )
+
+
+@register("engine", "vllm", extra="serve", modules=("httpx",))
+class VLLMEngine(ServedEngine):
+    """Servers of vLLM generate, which somebody has started. New weights reach them through a folder.
+
+    Requests and answers carry token ids and log-probabilities. With whole weights, a response that is under way goes on
+    with the new ones. With adapters, it ends with those that began it. Each token carries the version that drew it.
+
+    Raises: RecipeError, for an address that is none, and for a server on another machine without `folder`.
+    """
+
+    dialect = VLLM()

@@ -119,9 +119,7 @@ def endpoint_from(
                 remedy=f"Set it before the run: export {name}=…. A recipe never contains addresses or keys.",
             )
     require_package(style, where=where)
-    return Endpoint(
-        url=os.environ[url], key=os.environ.get(key, ""), timeout_s=timeout_s, retries=retries, style=style
-    )
+    return Endpoint(url=os.environ[url], key=os.environ.get(key, ""), timeout_s=timeout_s, retries=retries, style=style)
 
 
 def require_package(style: Style, *, where: str) -> None:
@@ -134,4 +132,4 @@ def require_package(style: Style, *, where: str) -> None:
 
 def _package(style: Style) -> Any:
     """The package openai or anthropic, which takes most of a second to import."""
-    return importlib.import_module(style)
+    return importlib.import_module("openai") if style == "openai" else importlib.import_module("anthropic")

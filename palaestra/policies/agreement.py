@@ -1,7 +1,7 @@
 """Compares a language model's numbers at the start of a run: engine, trainer, and a plain pass of transformers.
 
 A model whose engine and trainer differ would learn from wrong importance ratios, and nothing else would show it. An
-engine that computes in another way than the trainer, such as a server, is allowed a larger difference, which is reported.
+engine that computes in another way than the trainer, such as a server, may differ more, and the difference is reported.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def _compare(policy: LanguageTrainer, prompts: list[_Prompt]) -> None:
         _refuse(policy, found, exact, bounds, dtype, pictured=any(pictures))
     if not policy.engine.exact:
         worst = float(apart["engine and trainer"].max())
-        policy.notes = (
-            *policy.notes,
+        line = (
             f"engine and trainer: log-probabilities of policy {policy.name} differ by "
-            f"{found['engine and trainer']:.2g} nats on average and {worst:.2g} at most, over {len(engine)} tokens",
+            f"{found['engine and trainer']:.2g} nats on average and {worst:.2g} at most, over {len(engine)} tokens"
         )
+        policy.notes = (*policy.notes, line)
 
 
 def _refuse(

@@ -1,4 +1,4 @@
-"""A policy that is a chat model behind an endpoint with OpenAI's or Anthropic's protocol. It plays and is not trained."""
+"""A policy that is a chat model behind an endpoint with OpenAI's or Anthropic's protocol. It is not trained."""
 
 from __future__ import annotations
 
@@ -118,9 +118,7 @@ class EndpointPolicy(Policy):
         made._open(name, endpoint, model=model, tools=tools, in_flight=in_flight, pictures=pictures)
         return made
 
-    def _open(
-        self, name: str, endpoint: Endpoint, *, model: str, tools: str, in_flight: int, pictures: bool
-    ) -> None:
+    def _open(self, name: str, endpoint: Endpoint, *, model: str, tools: str, in_flight: int, pictures: bool) -> None:
         self._endpoint, self._client = endpoint, endpoint.client()
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="endpoint")
         self._lock = Lock()

@@ -147,10 +147,14 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"type": "tool_result", "tool_use_id": number, "content": text}]
     content = message["content"] or ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    blocks = [_block(part) for part in parts if part["type"] != "text" or part["text"].strip()]  # empty ones are refused
+    blocks = [
+        _block(part) for part in parts if part["type"] != "text" or part["text"].strip()
+    ]  # empty ones are refused
     for call in message.get("tool_calls") or ():
         given = call["function"]
-        blocks.append({"type": "tool_use", "id": call["id"], "name": given["name"], "input": _object(given["arguments"])})
+        blocks.append(
+            {"type": "tool_use", "id": call["id"], "name": given["name"], "input": _object(given["arguments"])}
+        )
     return blocks
 
 

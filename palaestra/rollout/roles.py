@@ -295,8 +295,8 @@ class AgentTools:
 def refuse_hidden_tools(role: Role, agent: str, shown: Observation, rules: str | None) -> None:
     """Refuse a world whose acts are calls of tools, if nothing that the agent reads says how a call is written.
 
-    Only chat models and policies with a chat template are asked. Others learn the calls from demonstrations, or need no words. A prompt
-    or an instruction of the recipe's own may say it in any way.
+    Only chat models and policies with a chat template are asked. Others learn the calls from demonstrations, or need no
+    words. A prompt or an instruction of the recipe's own may say it in any way.
 
     Args:
         agent: of the environment. shown: its first observation. rules: what the role says before it.

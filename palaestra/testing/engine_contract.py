@@ -33,7 +33,7 @@ from palaestra.models.causal_lm import load_causal_lm
 ENGINES: dict[str, type[ServedEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 TOLERANCE = 0.05  # largest mean difference of log-probabilities, in nats: that of a server in bfloat16
 CROWD, LONG = 16, 64  # requests at once, and tokens of a response that new weights interrupt
-PART = 4  # tokens after which a response may be interrupted
+CHANGE = 1.2  # factor of all weights, so that log-probabilities differ by much more than the tolerance
 SKIPPABLE = ("weights", "adapters", "memory", "temperature")
 
 
@@ -41,6 +41,7 @@ SKIPPABLE = ("weights", "adapters", "memory", "temperature")
 class _Checks:
     """The checks of one engine. `main` has the base weights; `low` has additions."""
 
+    kind: str
     engine: Engine
     model: Any
     adapter: Any | None
@@ -121,7 +122,9 @@ class _Checks:
         """Responses end after a stop id, after the most tokens, and when the context is full."""
         every = tuple(range(self.model.config.get_text_config().vocab_size))
         likely = (await self.say("likely", question := self.prompt(), temperature=0.0, max_tokens=1)).action.tokens
-        stopped = await self.say("stop", question, temperature=0.0, stop=every if likely is None else tuple(likely))
+        stopped = await self.say(
+            "stop", question, temperature=0.0, stop=every if likely is None else tuple(likely.tolist())
+        )
         long = await self.say("length", self.prompt(), max_tokens=3)
         room = self.engine.context("main")
         full = await self.say("full", self.prompt(room - 2), max_tokens=9)
@@ -183,7 +186,7 @@ class _Checks:
         await asyncio.sleep(0.1)
         with torch.no_grad():
             for parameter in self.model.parameters():
-                parameter.mul_(1.02)
+                parameter.mul_(CHANGE)
         await asyncio.to_thread(self.publish, "main", dict(self.model.named_parameters()).items())
         now = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         for request, response in zip(requests, await asyncio.gather(*waiting), strict=True):
@@ -236,7 +239,7 @@ class _Checks:
         kept = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.mul_(1.05)
+                parameter.mul_(CHANGE)
         try:
             yield
         finally:
@@ -280,7 +283,7 @@ def check_served_engine(
         models["low"] = adapter
     own = {"initial_weights": "weights" not in skip, "free_memory": "memory" not in skip}
     engine = ENGINES[kind](models, "cpu", url=url, **own | options)
-    checks = _Checks(engine, base, adapter, tolerance, tell)
+    checks = _Checks(kind, engine, base, adapter, tolerance, tell)
     try:
         asyncio.run(_all(checks, [name for name in SKIPPABLE if name in skip]))
     finally:
@@ -308,8 +311,8 @@ async def _all(checks: _Checks, skip: Sequence[str]) -> None:
         try:
             await step()
         except ContractError as error:
-            error.where = f"{checks.engine.dialect.kind}, check `{name}`"  # type: ignore[attr-defined]
-            raise
+            where = f"engine {checks.kind}, check `{name}`"
+            raise ContractError(where=where, what=error.what, remedy=error.remedy) from None
         checks.tell(f"holds     {name}: {does}")
 
 

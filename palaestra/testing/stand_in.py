@@ -35,7 +35,7 @@ from palaestra.models.adapters import load_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm
 
 KINDS = ("vllm", "sglang")
-FAULTS = ("hang", "drop", "garbage", "error", "busy", "die")
+FAULTS = ("hang", "freeze", "drop", "garbage", "error", "busy", "die")
 BASE = "base"  # the base model's name in the engine
 MODEL = "stand-in"  # its name in messages
 KEPT = 64  # conversations in the cache
@@ -70,7 +70,8 @@ class StandIn:
         max_length: most ids of a request; None: the model's context.
         scaled: log-probabilities follow temperature, top-k and top-p, as with `--logprobs-mode processed_logprobs`.
         features: what it was started with: "weights", "adapters" and "memory".
-        defects: for tests of tests: "stale" ignores salts, "deaf" ignores new weights, "numb" ignores adapters.
+        defects: for tests of tests: "unsalted" ignores salts, "unreset" keeps its cache, "deaf" ignores new weights,
+            and "numb" ignores adapters.
 
     Attributes:
         faults: each of the next requests for tokens meets one of them. requests: path and body of the last 1,000.
@@ -170,7 +171,7 @@ class StandIn:
         self.engine = InProcessEngine({BASE: self.model}, share=False, max_length=self.max_length)
         self.label, self.adapters = "default", dict[str, str]()
         self._cached: deque[tuple[tuple[str, str], Any, list[int]]] = deque()
-        self._count, self._paused, self._asleep = 0, False, False
+        self._count, self._paused, self._asleep, self._frozen = 0, False, False, False
 
     # ---- messages ---------------------------------------------------------------------------------------------
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -197,6 +198,8 @@ class StandIn:
             return 401, {"error": "Unauthorized"}
         if self._starting:
             return 503, {}
+        while self._frozen:  # it takes connections and answers nothing
+            await asyncio.sleep(3600)
         said = {**dict(parse_qsl(place.query)), **said}
         self.requests.append((place.path, said))
         kinds = self._vllm() if self.kind == "vllm" else self._sglang()
@@ -355,7 +358,7 @@ class StandIn:
             raise
         finally:
             self._running.remove(running)
-        key = (request.policy, "" if "stale" in self.defects else salt)
+        key = (request.policy, "" if "unsalted" in self.defects else salt)
         if finish == "abort":
             self.engine.close(request.session)
         else:
@@ -367,7 +370,7 @@ class StandIn:
     def _opened(self, request: Request, salt: str) -> tuple[Request, list[int]]:
         """The request in a session that begins with the longest conversation in the cache, and its ids."""
         self._count += 1
-        key, whole = (request.policy, "" if "stale" in self.defects else salt), request.prompt.tolist()
+        key, whole = (request.policy, "" if "unsalted" in self.defects else salt), request.prompt.tolist()
         found: list[int] = []
         before: Any = None
         for known, session, ids in self._cached:
@@ -382,7 +385,8 @@ class StandIn:
         fault = self.faults.popleft() if self.faults else ""
         if fault == "die":
             self.on_death()
-        if fault in ("die", "hang"):
+        self._frozen = fault == "freeze"
+        if fault in ("die", "hang", "freeze"):
             await asyncio.sleep(3600)
         if fault == "drop":
             raise _Dropped
@@ -478,7 +482,7 @@ class StandIn:
             await asyncio.sleep(0)
 
     def _empty(self) -> None:
-        while self._cached:
+        while self._cached and "unreset" not in self.defects:
             self.engine.close(self._cached.popleft()[1])
 
     async def _add_adapter(self, said: Any) -> Answer:

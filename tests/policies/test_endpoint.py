@@ -68,7 +68,7 @@ def test_2_refused(recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
 def test_3_tools_in_words_and_messages(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
-    policy = EndpointPolicy("main", RunSetup(), model="m")
+    policy = EndpointPolicy("main", RunSetup(), model="m", tools="words")
     session = policy.session(context=context, sampling=Sampling(), key="k")
     rules = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "2 + 3?"}]
     tools = (calculator().declaration(),)

@@ -82,6 +82,7 @@ class Fleet:
         self._before: list[Path] = []  # folders of earlier base weights
         self._stale: dict[str, Path] = {}  # adapters of earlier versions, which running requests may use
         self._asleep = False
+        self._chosen = 0
 
     # ---- policies ---------------------------------------------------------------------------------------------
     def add(self, policy: str, model: Any, version: int) -> None:
@@ -156,7 +157,11 @@ class Fleet:
                     self.join(server)
         if before is not None and before in (ready or usable):
             return before
-        return min(ready or usable, key=lambda server: server.running.total(), default=None)
+        chosen = min(ready or usable, key=lambda server: (server.running.total(), server.chosen), default=None)
+        if chosen is not None:
+            self._chosen += 1
+            chosen.chosen = self._chosen
+        return chosen
 
     def is_current(self, server: Server) -> bool:
         """Whether the server has all weights."""

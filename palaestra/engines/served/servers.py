@@ -64,6 +64,7 @@ class Server:
         joining: the hand-over that is under way, or the last one.
         epoch: how often it has failed.
         sleeping: whether it has freed its memory.
+        chosen: when it was last chosen for a request, as a count.
         scaled: whether its log-probabilities are of the distribution that it samples from; None: not known.
     """
 
@@ -78,6 +79,7 @@ class Server:
         self.scaled: bool | None = None
         self.joining: Future[None] | None = None
         self.failures, self.epoch = 0, 0  # failures in a row, and in all
+        self.chosen = 0
         self.lost = False  # whether the user was told that it does not answer
         self._again, self._checked, self._healthy = 0.0, 0.0, True
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()

@@ -49,7 +49,7 @@ class SGLang(Dialect):
             "frequency_penalty": 0.0,
             "repetition_penalty": 1.0,
             "sampling_seed": asked.seed,
-            "stop_token_ids": list(request.stop),
+            "stop_token_ids": [int(one) for one in request.stop],
             "ignore_eos": not request.stop,
             "skip_special_tokens": False,
             "no_stop_trim": True,

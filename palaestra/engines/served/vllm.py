@@ -51,7 +51,7 @@ class VLLM(Dialect):
             "return_token_ids": True,
             "return_weight_versions": True,
             "ignore_eos": True,
-            "stop_token_ids": list(request.stop),
+            "stop_token_ids": [int(one) for one in request.stop],
             "skip_special_tokens": False,
             "add_special_tokens": False,
             "cache_salt": asked.salt,

@@ -1,0 +1,201 @@
+"""Chat models behind endpoints, with tools of the protocol: (1) a role with native tools declares them in each request,
+its calls run, and results go back by their ids, in OpenAI's and in Anthropic's protocol; (2) calls that the environment
+answers, several calls, broken arguments and demonstrations keep every id answered; (3) Anthropic's protocol gets the
+system text apart, turns that alternate, images, and no setting that is at its default; (4) a full queue is asked again
+after the time that the server names; (5) a world of calls is refused without native tools; (6) a policy can be made
+from an address, a model and a variable; (7) in a run, an endpoint of either style plays with a tool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palaestra.chat import FullHistory
+from palaestra.data import Action, Observation, RunSetup
+from palaestra.data.interaction import FinishReason, ToolCall
+from palaestra.data.protocols import Sampling
+from palaestra.errors import EpisodeFailure, RecipeError
+from palaestra.policies.endpoint import EndpointPolicy, EndpointSession
+from palaestra.recipe import load
+from palaestra.rollout.roles import Role, RoleTools, refuse_hidden_tools
+from palaestra.tools.calculator import calculator
+from palaestra.training.start import train
+from tests.chat_server import ChatServer, anthropic_message, completion
+from tests.extras import needs
+from tests.messages import told
+
+pytestmark = needs("openai", "anthropic")
+STYLES = ["openai", "anthropic"]
+TOOLS = (calculator().declaration(),)
+ASKED = Observation(text="2 + 3?", instruction="Add.", tools=TOOLS)
+RESULT = Observation(text="tool: 5", messages=[{"role": "tool", "name": "calculator", "content": "5"}])
+
+
+def session(server: ChatServer, style: str = "openai", **options: Any) -> EndpointSession:
+    policy = EndpointPolicy.at(server.url, "m", style=style, **options)  # type: ignore[arg-type]
+    return policy.session(context=FullHistory(), sampling=Sampling(max_tokens=9, temperature=0.7), key="k")
+
+
+def act(talk: EndpointSession, observation: Observation) -> Action:
+    return asyncio.run(talk.act(observation, seed=1)).action
+
+
+def called(style: str, *calls: tuple[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """An answer with calls of tools."""
+    if style == "openai":
+        return completion(None, *((f"id{n}", name, json.dumps(given)) for n, (name, given) in enumerate(calls)))
+    return anthropic_message("Let me see.", *((f"id{n}", name, dict(given)) for n, (name, given) in enumerate(calls)))
+
+
+# ---- (1) --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("style", STYLES)
+def test_1_calls_and_results(style: str) -> None:
+    with ChatServer(called(style, ("calculator", {"expression": "2 + 3"})), "5") as server:
+        talk = session(server, style)
+        text = act(talk, ASKED).text
+        assert text is not None and '"name": "calculator"' in text and text.strip().endswith("</tool_call>")
+        assert act(talk, RESULT).text == "5"
+    first, second = server.requests
+    name = first["tools"][0]["function"]["name"] if style == "openai" else first["tools"][0]["name"]
+    assert name == "calculator" and first["tools"] == second["tools"]
+    *_, call, result = second["messages"]
+    if style == "openai":
+        assert call["tool_calls"][0]["id"] == result["tool_call_id"] == "id0"
+        assert result == {"role": "tool", "tool_call_id": "id0", "content": "5"}
+        assert first["messages"][0] == {"role": "system", "content": "Add."}
+    else:
+        assert [block["type"] for block in call["content"]] == ["text", "tool_use"]
+        assert result["content"] == [{"type": "tool_result", "tool_use_id": "id0", "content": "5"}]
+        assert first["tools"][0]["input_schema"]["properties"].keys() == {"expression"}
+
+
+# ---- (2) --------------------------------------------------------------------------------------------------
+def test_2_every_id_is_answered() -> None:
+    calls = (("calculator", {"expression": "1"}), ("calculator", {"expression": "2"}))
+    with ChatServer(called("openai", *calls), called("openai", *calls), called("openai", *calls), "end") as server:
+        talk = session(server)
+        text = act(talk, ASKED).text
+        assert text is not None and text.count("<tool_call>") == 2
+        two = [{"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}]
+        act(talk, Observation(text="tool: one two", messages=two))
+        assert [one["content"] for one in talk.messages if one["role"] == "tool"] == ["one", "two"]
+        act(talk, Observation(text="You are in the kitchen."))  # the environment answers the calls
+        assert [one["content"] for one in talk.messages if one["role"] == "tool"][2:] == [
+            "(see the last result)",
+            "You are in the kitchen.",
+        ]
+        act(talk, Observation(text="tool: error", messages=[{"role": "tool", "content": "error"}]))
+        assert [one["content"] for one in talk.messages if one["role"] == "tool"][4:] == ["error", "error"]
+        other = talk.fork("other")
+        act(other, Observation(text="and now?"))
+        assert talk.messages[-1]["role"] == "assistant" and other.messages[-2]["role"] == "user"
+
+
+def test_2_broken_arguments_and_words() -> None:
+    broken = completion(None, ("id0", "calculator", '{"expression": '))
+    with ChatServer(broken, '<tool_call>{"name": "calculator", "arguments": {}}</tool_call>', "5") as server:
+        talk = session(server)
+        text = act(talk, ASKED).text
+        assert text == '<tool_call>\n{"name": "calculator", "arguments": {"expression": }\n</tool_call>'
+        act(talk, Observation(text="tool: error: no JSON", messages=[{"role": "tool", "content": "error: no JSON"}]))
+        assert talk.messages[-2] == {"role": "tool", "tool_call_id": "id0", "content": "error: no JSON"}
+        act(talk, RESULT)  # a call that the server has left in the text has no id
+        assert talk.messages[-2] == {"role": "user", "content": "tool: 5"}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_2_demonstrations(style: str) -> None:
+    with ChatServer("5") as server:
+        talk = session(server, style)
+        talk.record(ASKED, Action(text="", tool_calls=[ToolCall(name="calculator", arguments={"expression": "1"})]))
+        assert act(talk, RESULT).text == "5"
+    sent = json.dumps(server.requests[0]["messages"])
+    assert sent.count("call00000") == 2 and "expression" in sent
+
+
+# ---- (3) --------------------------------------------------------------------------------------------------
+def test_3_anthropic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-secret")
+    with ChatServer("one", anthropic_message("tw", stop="max_tokens")) as server:
+        talk = session(server, "anthropic", pictures=True)
+        act(talk, Observation(text="hello", instruction="Be kind.", image=np.zeros((2, 2, 3), np.uint8)))
+        done = act(talk, Observation(text="and?"))
+    assert done.finish is FinishReason.LENGTH and done.text == "tw"
+    first, second = server.requests
+    assert first["path"] == "/v1/messages" and {key.removeprefix("Bearer ") for key in server.keys} == {"a-secret"}
+    assert first["system"] == "Be kind." and first["max_tokens"] == 9 and first["temperature"] == 0.7
+    assert not {"top_p", "seed", "tools"} & first.keys()
+    picture, words = first["messages"][0]["content"]
+    assert picture["source"]["media_type"] == "image/png" and words == {"type": "text", "text": "hello"}
+    assert [one["role"] for one in second["messages"]] == ["user", "assistant", "user"]
+    assert talk.policy.generated == 14
+
+
+# ---- (4) --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("style", STYLES)
+def test_4_retry_after(style: str) -> None:
+    with ChatServer((429, "full", {"retry-after-ms": "400"}), (503, "down", {"retry-after": "1"}), "5") as server:
+        begin = time.monotonic()
+        assert act(session(server, style, retries=2), ASKED).text == "5"
+    assert time.monotonic() - begin >= 1.3 and len(server.requests) == 3
+    with (
+        ChatServer((429, "full", {"retry-after": "0"})) as server,
+        pytest.raises(EpisodeFailure, match="RateLimit") as e,
+    ):
+        act(session(server, style, retries=1), ASKED)
+    assert e.value.boundary == "engine" and len(server.requests) == 2
+
+
+# ---- (5) and (6) ------------------------------------------------------------------------------------------
+def test_5_a_world_of_calls() -> None:
+    policy = EndpointPolicy.at("http://127.0.0.1:9/v1", "m")
+    shown = Observation(text="Pay the bill.", tools=TOOLS)
+    with told(EpisodeFailure, "tools.native"):
+        refuse_hidden_tools(Role(policy=policy), "agent", shown, None)
+    refuse_hidden_tools(Role(policy=policy, tools=RoleTools(native=True)), "agent", shown, None)
+    refuse_hidden_tools(Role(policy=policy, instruction="Write calculator(…)."), "agent", shown, None)
+
+
+def test_6_from_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "a-secret")
+    with ChatServer("5") as server:
+        assert act(session(server, key="MY_KEY"), ASKED).text == "5"
+    assert server.keys == ["Bearer a-secret"]
+    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
+    with told(RecipeError, "variable ANTHROPIC_BASE_URL is empty"):
+        EndpointPolicy("main", RunSetup(), model="m", style="anthropic")
+
+
+# ---- (7) --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("style", STYLES)
+def test_7_in_a_run(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = {
+        "name": "helped",
+        "environment": {"echo": {"agents": ["left", "right"], "turns": 2}},
+        "policies": {
+            "main": {"policy": {"language": {"hidden": 32, "layers": 1, "context": 64, "vocabulary": 300}}},
+            "partner": {"policy": {"endpoint": {"model": "m", "style": style}}, "trainable": False},
+        },
+        "agents": {
+            "left": {"policy": "main", "context": "latest_only"},
+            "right": {"policy": "partner", "tools": {"use": ["calculator"], "native": True}},
+        },
+        "rollout": {"tasks": 2, "group": 2, "response_tokens": 3},
+        "advantage": {"grpo": {"by": ["group", "agent"]}},
+        "training": {"iterations": 1},
+        "evaluation": {"tasks": 2},
+    }
+    with ChatServer(called(style, ("calculator", {"expression": "2 + 3"})), "red") as server:
+        monkeypatch.setenv(f"{style.upper()}_BASE_URL", server.url)
+        found = load([recipe], [f"run={tmp_path / 'run'}"])
+        train(found.settings, recipe=found.to_json(), quiet=True)
+    answered = [body for body in server.requests if "id0" in json.dumps(body["messages"])]
+    assert answered and all('"5"' in json.dumps(body["messages"]) for body in answered)
+    assert all(body["tools"] for body in server.requests)

@@ -458,6 +458,8 @@ class StandIn:
         places = dict(named_tensors(self.model))
         for file in sorted(Path(folder).glob("*.safetensors")):
             for name, tensor in load_file(file).items():
+                if name not in places or places[name].shape != tensor.shape:
+                    raise ValueError(f"The model has no weight {name} of the shape {tuple(tensor.shape)}.")
                 places[name].copy_(tensor)
         for server in self.engine._servers.values():
             server.read_weights()

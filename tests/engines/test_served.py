@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data.protocols import Engine, Request
+from palaestra.data.protocols import Engine
 from palaestra.engines import InProcessEngine
 from palaestra.engines.served.engine import ServedEngine
 from palaestra.engines.served.sglang import SGLangEngine
@@ -223,21 +224,16 @@ def test_4_another_takes_over(kind: str, end: str, folder: Path, engine: Callabl
         one.publish("p", named_tensors(model), 1)
         said(one, talkers, turns=1, seed=40)
         first.start()
-        before, again = asked(first), [Talker(one, ("new", number)) for number in range(8)]  # type: ignore[arg-type]
-        begin = time.monotonic()
+        before, begin, rounds = asked(first), time.monotonic(), 0
         while asked(first) == before and time.monotonic() < begin + 20:
+            rounds += 1  # conversations stay where they are; new ones come to it
+            again = [Talker(one, (rounds, number)) for number in range(8)]  # type: ignore[arg-type]
             said(one, again, turns=1, seed=60)
         assert asked(first) > before, "it takes part again"
         alone = InProcessEngine({"p": model})
         for talker in again:
-            turn, session = talker.turns[-1], ("plain", talker.session)
-            request = Request(
-                **{
-                    **{f: getattr(turn.request, f) for f in turn.request.__dataclass_fields__},
-                    "session": session,
-                    "prompt": np.array(turn.before, np.int32),
-                }
-            )
+            turn = talker.turns[-1]
+            request = replace(turn.request, prompt=np.array(turn.before, np.int32))
             plain = asyncio.run(alone.generate(request)).action
             assert plain.tokens.tolist() == turn.answer.action.tokens.tolist() and turn.answer.version == 1
 

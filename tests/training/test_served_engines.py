@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from palaestra.commands import plan
 from palaestra.engines.served.engine import ServedEngine
 from palaestra.errors import ContractError
-from palaestra.models.causal_lm import make_causal_lm
+from palaestra.recipe import load
 from palaestra.testing import TinyModel
 from palaestra.testing.engine_contract import ENGINES
 from palaestra.testing.stand_in import StandIn
+from palaestra.training.setup import build_setup
 from tests.extras import needs
-from tests.training.conftest import curve
+from tests.training.conftest import ECHO, curve
 
 pytestmark = needs("httpx", "peft")
 Run = Callable[..., Path]
@@ -33,9 +35,13 @@ LORA = ("policies.main.policy.language.lora={rank: 4}", "optimizer.adamw.lr=1e-2
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model of the size that the small recipe makes, and other weights."""
+    """A folder with the model of the small recipe, and other weights."""
     place = tmp_path_factory.mktemp("served") / "model"
-    make_causal_lm(vocabulary=320, hidden=32, layers=2, heads=2, context=128, seed=11).save_pretrained(place)
+    model = build_setup(load([ECHO]).settings).policies["main"].model
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    model.save_pretrained(place)
     return place
 
 

@@ -42,6 +42,7 @@ from palaestra.registry import Positive, PositiveInt
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 HOT, FLAT = 1e6, 1e-2  # at this temperature, the log-probabilities of all tokens differ by less than this
+SHORTEST_CHECK = 2.0  # seconds in which a server that is up says so; SGLang generates a token for it
 SHORT = 0.02  # seconds between two looks whether a server may be asked again
 CUT = "length"  # why a server ended a response: it was as long as the server allows
 
@@ -119,8 +120,8 @@ class ServedEngine(Engine):
             free_memory: let the servers free their memory during updates, as is needed beside a trainer on one device.
             patience: seconds that a request waits while no server answers, as when they start. Then its episode fails.
             response_seconds: seconds that one response may take.
-            check_seconds: seconds without an answer after which a server is asked whether it is up. Higher: a server
-                that hangs is noticed later.
+            check_seconds: seconds without an answer after which a server is asked whether it is up. It has three times
+                as long to answer. Higher: a server that hangs is noticed later.
             retries: how often a request is sent again that a server has answered with an error.
             in_flight: most requests at each server at once. Higher: faster, if the server can batch so many.
             max_length: most ids of a conversation, if fewer than the model's and the server's context.
@@ -146,6 +147,7 @@ class ServedEngine(Engine):
             initial=initial_weights,
             patience=patience,
             seconds=response_seconds,
+            health_seconds=max(SHORTEST_CHECK, 3 * check_seconds),
         )
         self._frees, self._patience, self._seconds, self._every = free_memory, patience, response_seconds, check_seconds
         self._retries, self._in_flight, self._max_length = retries, in_flight, max_length
@@ -341,7 +343,7 @@ class ServedEngine(Engine):
         try:
             async with asyncio.timeout(self._seconds):
                 while not (await asyncio.wait({task}, timeout=self._every))[0]:
-                    if not await server.healthy(self.dialect.health, every=self._every):
+                    if not await self._is_up(server, every=self._every):
                         raise Gone("it does not answer any more")
             return self._read(server, task.result(), asked)
         except TimeoutError:
@@ -401,7 +403,7 @@ class ServedEngine(Engine):
             return
         self._counts["lost_requests"] += 1
         said.why = str(error)
-        if epoch == server.epoch and server.connected and await server.healthy(self.dialect.health, every=0.0):
+        if epoch == server.epoch and server.connected and await self._is_up(server):
             if not error.busy:
                 self._count_fault(said, f"{server.url} cuts the connection: {error}.")
             self._expire(said)
@@ -411,6 +413,9 @@ class ServedEngine(Engine):
         self._expire(said)
         if not any(other.connected for other in self._fleet.servers):
             server.waits(str(error), self._patience)
+
+    async def _is_up(self, server: Server, *, every: float = 0.0) -> bool:
+        return await server.healthy(self.dialect.health, every=every, seconds=self._fleet.health_seconds)
 
     def _expire(self, said: _Response) -> None:
         """Raises: EpisodeFailure, if this was called for `patience` seconds."""
@@ -429,7 +434,7 @@ class ServedEngine(Engine):
             server.forget()
         elif error.status < BROKEN:
             raise self._failure(f"{server.url} refuses the request: {error}.") from error
-        elif not await server.healthy(self.dialect.health, every=0.0):
+        elif not await self._is_up(server):
             await self._lost(server, server.epoch, Gone(str(error)), said)
             return
         self._count_fault(said, f"{server.url} answers with an error: {error}.")

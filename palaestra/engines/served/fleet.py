@@ -23,8 +23,6 @@ from palaestra.engines.served.servers import Gone, Refused, Server
 from palaestra.errors import PalaestraError
 from palaestra.models.adapters import named_tensors
 
-HEALTH_SECONDS = 30.0  # within which a server answers that it is up; SGLang generates a token for it
-
 
 @dataclass(slots=True, eq=False)
 class Served:
@@ -53,7 +51,8 @@ class Fleet:
         folder: where weights are written; None: a temporary folder. server_folder: its path at the servers.
         base: name of the base model at the servers; None: the first that they list.
         initial: whether servers get the base weights before the first request.
-        patience: seconds that are told to the user. seconds: for a control message that loads weights.
+        patience: seconds that are told to the user. seconds: for a control message that loads weights. health_seconds:
+            for the answer that a server is up.
 
     Attributes:
         policies: those that are served, by name. label: of the base weights that servers must have; "": their own.
@@ -71,11 +70,12 @@ class Fleet:
         initial: bool,
         patience: float,
         seconds: float,
+        health_seconds: float,
     ) -> None:
         self.dialect, self.servers, self.policies, self.label = dialect, servers, dict[str, Served](), ""
         self.counts: Counter[str] = Counter()
         self._folder, self._server_folder, self._base, self._initial = folder, server_folder, base, initial
-        self._patience, self._seconds = patience, seconds
+        self._patience, self._seconds, self.health_seconds = patience, seconds, health_seconds
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._id, self._count, self._lock = secrets.token_hex(4), 0, threading.Lock()
         self._whole: Path | None = None  # the folder of the base weights
@@ -223,7 +223,7 @@ class Fleet:
     def _connect(self, server: Server) -> None:
         """Ask a server whether it is up, and what it serves. Raises: Gone; PalaestraError."""
         try:
-            server.send(self.dialect.health, get=True, seconds=HEALTH_SECONDS)
+            server.send(self.dialect.health, get=True, seconds=self.health_seconds)
             cards = [card for card in server.send("/v1/models", get=True)["data"] if not card.get("parent")]
             names = [str(card["id"]) for card in cards]
             base = self._base or names[0]

@@ -168,13 +168,13 @@ class Server:
             raise Gone(_said_by(error)) from error
         return self._content(answer)
 
-    async def healthy(self, path: str, *, every: float) -> bool:
-        """Whether it answers the question whether it is up. It is asked at most once in `every` seconds."""
+    async def healthy(self, path: str, *, every: float, seconds: float) -> bool:
+        """Whether it answers within `seconds` that it is up. It is asked at most once in `every` seconds."""
         loop = asyncio.get_running_loop()
         async with self._checking.setdefault(loop, asyncio.Lock()):
             if time.monotonic() - self._checked >= every:
                 try:
-                    await asyncio.to_thread(self.send, path, get=True, seconds=max(CONTROL_SECONDS, every))
+                    await asyncio.to_thread(self.send, path, get=True, seconds=seconds)
                     self._healthy = True
                 except (Gone, Refused):
                     self._healthy = False

@@ -138,6 +138,7 @@ DECLARED: dict[str, Any] = {
     "model_size": None,  # of a policy: a function of options and its bases' sizes (palaestra.models.sizes.PolicySize)
     "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
     "elsewhere": None,  # of an engine: a function of options that says which other program generates
+    "chat_model": False,  # of a policy: whether it is a chat model without a renderer, which must be told of tools
     "small": {},  # options that make it small and quick, for a smoke run (palaestra.recipe.smoke)
     "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"

@@ -132,12 +132,9 @@ class Engine(Protocol):
         distribution that was sampled from, up to rounding. An engine without batch invariance says so.
     10. After `sleep` and `wake` sessions go on. A request wakes an engine that sleeps.
 
-    Attributes:
-        exact: whether it computes as the trainer does, so that log-probabilities are equal up to rounding. False: other
-            code or another precision computes them. They are then compared at the start of each run, and reported.
+    A class may declare `elsewhere(options)` (palaestra.registry.DECLARED), the name of another program that generates.
+    Its numbers may then differ from the trainer's by more than rounding.
     """
-
-    exact: bool = True
 
     async def generate(self, request: Request) -> Response:
         """Sample a response. The session remembers the prompt and the response.
@@ -333,8 +330,6 @@ class Policy(Protocol):
         notes: lines that training shows once at the start, such as that the policy is slower than it could be.
         choices: number of possible tokens or actions, so that entropies are at most ln(choices); None: unknown.
         renderer: turns observations into token ids, a `palaestra.chat.Renderer`; None: it reads no tokens.
-        chat_model: whether it writes calls of tools only as it is told to, and reads words without token ids. A policy
-            with a chat template says so by its `renderer`.
         limit: the most ids of a prompt and its response; None: any number.
         network: the module that `forward` calls, if its weights can be spread over processes. The policy then has a
             method `train_through(network)`, which replaces the module by such a copy. None: every process has all
@@ -345,8 +340,8 @@ class Policy(Protocol):
     A policy with weights also has the members of `TrainablePolicy`.
 
     A class may also declare (palaestra.registry.DECLARED) `abilities(options)`, what parts may use of a policy with
-    these options; `outputs_with(options)`, the outputs that it has; and `stands_on(options)`, the policy that must be
-    made before it.
+    these options; `outputs_with(options)`, the outputs that it has; `stands_on(options)`, the policy that must be made
+    before it; and `chat_model`.
     """
 
     name: str
@@ -360,7 +355,6 @@ class Policy(Protocol):
     notes: tuple[str, ...] = ()
     choices: int | None = None
     renderer: Any = None
-    chat_model: bool = False
     limit: int | None = None
     network: Any = None
     outputs: frozenset[str] = frozenset()

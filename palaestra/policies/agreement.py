@@ -20,6 +20,7 @@ from palaestra.errors import ContractError
 from palaestra.models.pictures import own_inputs
 from palaestra.policies.language_trainer import LanguageTrainer
 from palaestra.policies.sequences import LanguageSamples, samples_of
+from palaestra.registry import declared
 
 PROMPTS = ((5, 9, 7, 3, 8, 2), (5, 9, 7, 4), (6, 2, 9, 9, 1))  # ids; two prompts begin alike
 RESPONSE = 4  # tokens
@@ -34,7 +35,12 @@ class _Prompt(NamedTuple):
 
 def must_compare(policy: Any, *, loaded: bool) -> bool:
     """Whether a policy is compared: if its model was loaded, or if its engine computes in another way."""
-    return loaded or (policy.engine is not None and not policy.engine.exact)
+    return loaded or (policy.engine is not None and _is_elsewhere(policy.engine))
+
+
+def _is_elsewhere(engine: Any) -> bool:
+    """Whether another program computes the engine's numbers, with other code or in another precision."""
+    return declared(type(engine), "elsewhere") is not None
 
 
 def refuse_disagreement(policy: Any) -> None:
@@ -49,7 +55,7 @@ def refuse_disagreement(policy: Any) -> None:
     """
     size = policy.network.model.config.get_text_config().vocab_size
     _compare(policy, [_Prompt(np.array([i % size for i in prompt], np.int32)) for prompt in PROMPTS])
-    if policy.renderer.pictures is not None and policy.engine.exact:
+    if policy.renderer.pictures is not None and not _is_elsewhere(policy.engine):
         _compare(policy, [_pictured(policy, number) for number in range(2)])
 
 
@@ -61,7 +67,7 @@ def _pictured(policy: LanguageTrainer, number: int) -> _Prompt:
     return _Prompt(prompt.ids, prompt.pictures)
 
 
-def _compare(policy: LanguageTrainer, prompts: list[_Prompt]) -> None:
+def _compare(policy: Any, prompts: list[_Prompt]) -> None:
     room = min(RESPONSE, policy.limit - max(len(prompt.ids) for prompt in prompts))
     if room < 1:
         return
@@ -74,14 +80,14 @@ def _compare(policy: LanguageTrainer, prompts: list[_Prompt]) -> None:
         samples = _samples(policy, ids, places, pictures)
         trainer = policy.forward(samples, range(len(ids)), ("logprob",))["logprob"].float().cpu()
         plain = torch.cat([_plain(policy, *one) for one in zip(ids, places, pictures, strict=True)])
-    dtype = next(policy.network.model.parameters()).dtype
+    same_code, dtype = not _is_elsewhere(policy.connected()), next(policy.network.model.parameters()).dtype
     apart = {"engine and trainer": (engine - trainer).abs(), "trainer and transformers": (trainer - plain).abs()}
-    exact = {name: dtype in BOUNDS and (policy.engine.exact or "engine" not in name) for name in apart}
+    exact = {name: dtype in BOUNDS and (same_code or "engine" not in name) for name in apart}
     found = {name: float(each.max() if exact[name] else each.mean()) for name, each in apart.items()}
     bounds = {name: BOUNDS[dtype] if exact[name] else LOW_BOUND for name in apart}
     if any(not found[name] <= bounds[name] for name in found):
         _refuse(policy, found, exact, bounds, dtype, pictured=any(pictures))
-    if not policy.engine.exact:
+    if not same_code:
         worst = float(apart["engine and trainer"].max())
         line = (
             f"engine and trainer: log-probabilities of policy {policy.name} differ by "
@@ -106,7 +112,7 @@ def _refuse(
     remedy = "Use a model of another architecture, or report this one."
     if pictured:
         remedy = "Set `pictures: false` of the policy, use a model of another architecture, or report this one."
-    elif not policy.engine.exact and found["trainer and transformers"] <= bounds["trainer and transformers"]:
+    elif _is_elsewhere(policy.engine) and found["trainer and transformers"] <= bounds["trainer and transformers"]:
         remedy = (
             "Check that the server has loaded the same base model, or leave out `initial_weights: false`, so that it "
             "is sent. Check that the server's precision is not lower than bfloat16."

@@ -18,6 +18,7 @@ from palaestra.data import Action, Observation, Step, ToolCall
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Policy, Sampling
 from palaestra.errors import EpisodeFailure
+from palaestra.registry import declared as declared_by
 from palaestra.tools import Parsed, Tool, Toolbox
 from palaestra.tools.formats import format_of
 
@@ -306,7 +307,7 @@ def refuse_hidden_tools(role: Role, agent: str, shown: Observation, rules: str |
     renderer = role.policy.renderer
     if not shown.tools or role.prompt is not None or role.instruction not in (None, "environment", "none"):
         return
-    reads_words = role.policy.chat_model or (renderer is not None and renderer.instructed)
+    reads_words = declared_by(role.policy, "chat_model") or (renderer is not None and renderer.instructed)
     if not reads_words or (role.tools is not None and role.tools.native):
         return
     said = [rules, shown.instruction, shown.text, *(str(one["content"]) for one in shown.messages or ())]

@@ -29,6 +29,8 @@ WITHOUT_RECIPE: Mapping[Pair, str] = {  # may only shrink
     ("policy", "human"): "a person at the terminal; `palaestra play` takes it by name",
     ("policy", "random"): "`palaestra eval --policy random`",
     ("policy", "endpoint"): "a model behind an endpoint, which cannot be trained; `benchmarks/zero_shot.py` takes it",
+    ("engine", "vllm"): "a server that somebody has started; docs/engines.md",
+    ("engine", "sglang"): "a server that somebody has started; docs/engines.md",
     ("reward", "group_function"): "a function of one's own, which sees all replies to a question",
     ("parser", "number"): "for programs of one's own whose agents answer with numbers",
     ("weights", "ones"): "the neutral element: a recipe says nothing",

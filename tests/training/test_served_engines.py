@@ -19,6 +19,7 @@ from palaestra.commands import plan
 from palaestra.engines.served.engine import ServedEngine
 from palaestra.errors import ContractError
 from palaestra.recipe import load
+from palaestra.store.episodes import EpisodeLog
 from palaestra.testing import TinyModel
 from palaestra.testing.engine_contract import ENGINES
 from palaestra.testing.stand_in import StandIn
@@ -40,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = build_setup(load([ECHO]).settings).policies["main"].model
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(1.5)
+            weight.mul_(5.0 if weight.dim() > 1 else 1.0)
     model.save_pretrained(place)
     return place
 
@@ -51,9 +52,11 @@ def served(kind: str, *servers: StandIn, **options: Any) -> str:
 
 def played(run: Path) -> list[Any]:
     """All steps that the run recorded: ids, and log-probabilities."""
-    lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    steps = [step for line in lines for step in line["steps"]]
-    return [(step["action"]["tokens"], step["action"]["logprobs"]) for step in steps if step["action"].get("tokens")]
+    return [(step.action.tokens.tolist(), step.action.logprobs) for step in steps(run)]
+
+
+def steps(run: Path) -> list[Any]:
+    return [step for _, _, played in EpisodeLog(run).read() for step in played.steps]
 
 
 def close(one: Path, other: Path) -> None:
@@ -118,9 +121,8 @@ def test_4_copies_that_act(kind: str, folder: Path, echo: Run) -> None:
         run = echo("run", served(kind, server), "training.max_staleness=1", *SHORT)
         loads = [path for path, _ in server.requests if "weights" in path or "rpc" in path]
     assert len(loads) >= 3 and [line["step"] for line in curve(run)][-1] == 3
-    lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    steps = [step for line in lines for step in line["steps"]]
-    drawn = {version for step in steps for version in step["action"].get("versions", [step.get("version", 0)])}
+    given = ([one.version] if one.action.versions is None else one.action.versions.tolist() for one in steps(run))
+    drawn = {version for versions in given for version in versions}
     assert len(drawn) > 1 and drawn <= set(range(6)), "each token has the version that drew it"
 
 

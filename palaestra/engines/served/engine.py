@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -38,7 +38,6 @@ from palaestra.engines.served.servers import (
 from palaestra.engines.server import length_of
 from palaestra.engines.session import refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError, UnknownName, nearest
-from palaestra.registry import Positive, PositiveInt
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 HOT, FLAT = 1e6, 1e-2  # at this temperature, the log-probabilities of all tokens differ by less than this
@@ -74,57 +73,45 @@ class _Response:
     faults: int = 0
 
 
-class ServedEngine(Engine):
+class ServedEngine(Engine, Protocol):
     """Generates by servers that somebody has started. Subclasses have the messages of one kind of server.
 
     Sessions are spread over the servers that answer. A response that new weights interrupt goes on with them.
-
-    Attributes:
-        exact: False, since a server computes with other code, and often in lower precision, than the trainer.
     """
 
-    exact = False
     dialect: ClassVar[Dialect]
+    _fleet: Fleet
+    _sessions: dict[Hashable, dict[str, _Session]]
+    _counts: Counter[str]
+    _frees: bool
+    _patience: float
+    _seconds: float
+    _every: float
+    _retries: int
+    _in_flight: int
+    _max_length: int | None
 
-    def __init__(
+    def connect(
         self,
         models: Mapping[str, Any],
-        device: str,
         *,
         url: str | tuple[str, ...],
-        folder: str | None = None,
-        server_folder: str | None = None,
-        key: str | None = None,
-        model: str | None = None,
-        initial_weights: bool = True,
-        free_memory: bool = False,
-        patience: Positive = 600.0,
-        response_seconds: Positive = 600.0,
-        check_seconds: Positive = 10.0,
-        retries: PositiveInt = 3,
-        in_flight: PositiveInt = 256,
-        max_length: PositiveInt | None = None,
+        folder: str | None,
+        server_folder: str | None,
+        key: str | None,
+        model: str | None,
+        initial_weights: bool,
+        free_memory: bool,
+        patience: float,
+        response_seconds: float,
+        check_seconds: float,
+        retries: int,
+        in_flight: int,
+        max_length: int | None,
     ) -> None:
-        """
-        Args:
-            models: policy name → causal language model. device: of the trainer; not used.
-            url: address of the server, such as `http://127.0.0.1:8000`, or a list of addresses. Conversations are
-                spread over all servers that answer.
-            folder: where weights are written for the servers, which must see it too. None: a temporary folder, if all
-                servers are on this machine.
-            server_folder: path of the same folder at the servers, if it differs, as in a container.
-            key: name of the environment variable that holds the servers' key. None: VLLM_API_KEY or SGLANG_API_KEY.
-            model: name of the base model at the servers. None: the first that they list.
-            initial_weights: send the base weights of the run before the first request. False: the servers have loaded
-                the same model themselves. Adapters are always sent.
-            free_memory: let the servers free their memory during updates, as is needed beside a trainer on one device.
-            patience: seconds that a request waits while no server answers, as when they start. Then its episode fails.
-            response_seconds: seconds that one response may take.
-            check_seconds: seconds without an answer after which a server is asked whether it is up. It has three times
-                as long to answer. Higher: a server that hangs is noticed later.
-            retries: how often a request is sent again that a server has answered with an error.
-            in_flight: most requests at each server at once. Higher: faster, if the server can batch so many.
-            max_length: most ids of a conversation, if fewer than the model's and the server's context.
+        """Serve these models. The constructor of a subclass calls this with its options.
+
+        Raises: RecipeError; MissingExtra; ContractError, for models with different base weights.
         """
         package()
         where, variable = f"engine: {self.dialect.kind}", key or self.dialect.key
@@ -151,8 +138,7 @@ class ServedEngine(Engine):
         )
         self._frees, self._patience, self._seconds, self._every = free_memory, patience, response_seconds, check_seconds
         self._retries, self._in_flight, self._max_length = retries, in_flight, max_length
-        self._sessions: dict[Hashable, dict[str, _Session]] = {}
-        self._counts: Counter[str] = Counter()
+        self._sessions, self._counts = {}, Counter()
         for name, one in models.items():
             self.serve(name, one)
 

@@ -16,12 +16,13 @@ weights computed. Its answers say their `weight_version`, by which a server that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from palaestra.engines.served.dialect import Asked, Dialect, Piece
 from palaestra.engines.served.engine import ServedEngine
 from palaestra.engines.served.servers import Refused, Server
-from palaestra.registry import register
+from palaestra.registry import Positive, PositiveInt, register
 
 
 class SGLang(Dialect):
@@ -120,3 +121,60 @@ class SGLangEngine(ServedEngine):
     """
 
     dialect = SGLang()
+
+    def __init__(
+        self,
+        models: Mapping[str, Any],
+        device: str,
+        *,
+        url: str | tuple[str, ...],
+        folder: str | None = None,
+        server_folder: str | None = None,
+        key: str | None = None,
+        model: str | None = None,
+        initial_weights: bool = True,
+        free_memory: bool = False,
+        patience: Positive = 600.0,
+        response_seconds: Positive = 600.0,
+        check_seconds: Positive = 10.0,
+        retries: PositiveInt = 3,
+        in_flight: PositiveInt = 256,
+        max_length: PositiveInt | None = None,
+    ) -> None:
+        """
+        Args:
+            models: policy name → causal language model. device: of the trainer; not used.
+            url: address of the server, such as `http://127.0.0.1:30000`, or a list of addresses. Conversations are
+                spread over all servers that answer.
+            folder: where weights are written for the servers, which must see it too. None: a temporary folder, if all
+                servers are on this machine.
+            server_folder: path of the same folder at the servers, if it differs, as in a container.
+            key: name of the environment variable that holds the servers' key. None: SGLANG_API_KEY.
+            model: name of the base model at the servers. None: the first that they list.
+            initial_weights: send the base weights of the run before the first request. False: the servers have loaded
+                the same model themselves. Adapters are always sent.
+            free_memory: let the servers free their memory during updates, as is needed beside a trainer on one device.
+            patience: seconds that a request waits while no server answers, as when they start. Then its episode fails.
+            response_seconds: seconds that one response may take.
+            check_seconds: seconds without an answer after which a server is asked whether it is up. It has three times
+                as long to answer. Higher: a server that hangs is noticed later.
+            retries: how often a request is sent again that a server has answered with an error.
+            in_flight: most requests at each server at once. Higher: faster, if the server can batch so many.
+            max_length: most ids of a conversation, if fewer than the model's and the server's context.
+        """
+        self.connect(
+            models,
+            url=url,
+            folder=folder,
+            server_folder=server_folder,
+            key=key,
+            model=model,
+            initial_weights=initial_weights,
+            free_memory=free_memory,
+            patience=patience,
+            response_seconds=response_seconds,
+            check_seconds=check_seconds,
+            retries=retries,
+            in_flight=in_flight,
+            max_length=max_length,
+        )

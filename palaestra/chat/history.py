@@ -23,6 +23,7 @@ from palaestra.chat.render import (
 from palaestra.chat.template_tools import message_of, numbered
 from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, reply_of, thoughts_in, usual, without_thoughts
 from palaestra.data import Observation, ToolCall
+from palaestra.data.interaction import PLACE
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
 from palaestra.tools.calls import Parsed
@@ -102,6 +103,7 @@ class Dialogue:
             if self._reply.called and new[0]["role"] == "user":  # the environment has answered the calls
                 images = [user("") | {"pictures": new[0]["pictures"]}] if "pictures" in new[0] else []
                 said = {name: value for name, value in new[0].items() if name != "pictures"}
+                said["content"] = said["content"].replace(PLACE, "")
                 result = {**said, "role": "tool", **self._reply.call(-1)}
                 new = [result, *images, *new[1:]]
             self._held.append(new)

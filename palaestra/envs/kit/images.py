@@ -135,7 +135,7 @@ def without_places(text: str) -> str:
 
 
 def observation_of(messages: Sequence[Message], **fields: Any) -> Observation:
-    """The observation of messages that `with_images` gave. With images it has no `text`: it cannot be read without them.
+    """The observation of messages that `with_images` gave. With images it has no `text`, as it needs them to be read.
 
     Args:
         fields: further fields of the observation.
@@ -155,7 +155,7 @@ def observation_of(messages: Sequence[Message], **fields: Any) -> Observation:
 
 
 def digests(messages: Sequence[Message]) -> list[Any]:
-    """What tells messages with images from others, as JSON values: each image as its shape and the hash of its bytes."""
+    """What tells messages with images from others, as JSON values: each image is its hash."""
     return [
         {
             name: [digest_of(one).hex() for one in value] if name == "pictures" else value

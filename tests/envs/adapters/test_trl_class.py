@@ -166,9 +166,7 @@ def test_methods_are_tools(file: Path) -> None:  # rule 2
 def test_rows_and_prompts(file: Path, tmp_path: Path) -> None:  # rule 3
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Play. "}]
     env = TrlClass(env=f"{file}:Guess", data=[{"secret": 1, "prompt": chat}], remind=True)
-    assert (
-        env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT].text == "Be brief.\nPlay. Guess a number below 8."
-    )
+    assert env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT].text == "Be brief.\nPlay. Guess a number below 8."
     assert play(env, call("hint"))[0].observations[AGENT].text == "Be brief.\nPlay. Guess a number below 8.\nodd"
     lines = tmp_path / "rows.jsonl"
     lines.write_text('{"secret": 3}\n{"secret": 4}\n')

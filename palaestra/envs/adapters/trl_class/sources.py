@@ -232,4 +232,3 @@ def _add(found: dict[str, float], name: str, value: Any, weight: float) -> None:
 
 def _ignore(*_: Any, **__: Any) -> None:
     """In place of TRL's functions that log what a reward function tells."""
-

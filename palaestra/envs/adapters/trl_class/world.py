@@ -80,8 +80,8 @@ class TrlClass:
     The reward is given at the end. Python's and NumPy's global random generators are seeded from the task.
     Info: `score`, the reward; `reward/<name>` of each function and class, if there are several; `success`; `calls`, how
     many were made; `invalid` for an answer that cannot be read, and for a final answer without any call before it.
-    Raises: ContractError, for a class without `reset` or tools; RecipeError; InvalidData, for data that has no rows, and
-    for rows that name no environment; UnknownName.
+    Raises: ContractError, for a class without `reset` or tools; RecipeError; InvalidData, for data that has no rows,
+    and for rows that name no environment; UnknownName.
     """
 
     agents: tuple[str, ...] = (AGENT,)

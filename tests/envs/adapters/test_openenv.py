@@ -1,7 +1,7 @@
 """OpenEnv: (1) the contract holds in process and over a server on the loopback; (2) both give the same episode;
 (3) a single field is written as it is, several as a call; (4) rewards, ends, legal choices; (5) an unreadable answer
 changes nothing; (6) a lost server fails the episode, not the run; (7) bad options are refused; (8) the tools of an MCP
-environment are listed and called, in process and over a server, and their errors and images are shown.
+environment are listed and called, in process and over a server, and their errors and images are shown; (9) the expert is a function of one's own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from palaestra.data import Action, StepResult, Task
+from palaestra.data.abilities import has
 from palaestra.envs.adapters.openenv.world import AGENT, OpenEnv
 from palaestra.errors import (
     ContractError,
@@ -119,6 +120,7 @@ from fastmcp.utilities.types import Image
 from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolObservation
 from openenv.core.env_server.types import Observation, State
+from palaestra.data import ToolCall
 from PIL import Image as Drawn
 
 
@@ -184,7 +186,12 @@ class Empty(Echo):
 
 
 def longer(fields):
-    return float(len(fields["result"]["content"][0]["text"]))
+    content = (fields.get("result") or {}).get("content")
+    return float(len(content[0]["text"])) if content else 0.0
+
+
+def greet(fields):
+    return ToolCall(name="echo_message", arguments={"message": "hello"})
 
 
 def strange(prompt):
@@ -419,6 +426,13 @@ def test_the_contract_holds_for_tools(echo: Path, echo_server: Server) -> None: 
     for options in ({"env": f"{echo}:Echo"}, {"url": echo_server.url, "format": "words"}):
         chosen = options | {"max_turns": 3}
         check_environment(OpenEnv(**chosen), make=lambda o=chosen: OpenEnv(**o), episodes=2)
+
+
+def test_the_expert_is_ones_own(echo: Path, file: Path) -> None:  # rule 9
+    env = OpenEnv(env=f"{echo}:Echo", expert=f"{echo}:greet", format="words")
+    play(env)
+    assert env.expert(AGENT).text == "echo_message hello"
+    assert has(env, "expert") and not has(OpenEnv(env=f"{file}:Guess"), "expert")
 
 
 def test_bad_options_of_tools_are_refused(echo: Path) -> None:  # rules 7, 8

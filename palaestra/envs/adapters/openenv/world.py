@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.data import Action, Observation, StepResult, Task, ToolCall
+from palaestra.data.abilities import without
 from palaestra.envs.adapters.openenv.links import Link, Refused, Shown, call_of, connect
 from palaestra.envs.adapters.openenv.results import answer_of, rewarding, tools_of
 from palaestra.envs.kit.images import Message, observation_of
@@ -19,7 +20,7 @@ from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import started
 from palaestra.errors import RecipeError
 from palaestra.options import Files
-from palaestra.registry import Positive, PositiveInt, register
+from palaestra.registry import Positive, PositiveInt, part, register
 from palaestra.tools import Tool, Toolbox
 
 AGENT = "player"
@@ -50,6 +51,8 @@ class OpenEnv:
         reward: your own function, `path/to/file.py:function`, for environments that give no reward. It is called after
             each step with `fields` (the observation's), `reward` (the environment's) and `done`, or with those of the
             three that it names, and returns a number. None: the environment's reward.
+        expert: your own function, `path/to/file.py:function`, which is called with the fields of the latest observation
+            and returns a ToolCall or the text of an answer. None: there is no expert.
         success_at: the least sum of rewards of a success. None: episodes have a score only.
         max_turns: turns until the episode is cut off. Unreadable actions count.
         timeout_s: seconds to wait for a server's answer.
@@ -66,7 +69,7 @@ class OpenEnv:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks",)
+    abilities: tuple[str, ...] = ("tasks", "expert")
     provides = frozenset({"outcome"})  # columns of a table of its episodes
 
     def __init__(
@@ -80,6 +83,7 @@ class OpenEnv:
         show: tuple[str, ...] | None = None,
         legal: str | None = None,
         reward: Annotated[str | None, Files(functions=True)] = None,
+        expert: Annotated[str | None, Files(functions=True)] = None,
         success_at: float | None = None,
         max_turns: PositiveInt = 30,
         timeout_s: Positive = 60.0,
@@ -89,6 +93,10 @@ class OpenEnv:
         self._link: Link = connect(env, url, timeout_s, self._where)
         self._show, self._legal, self._success_at, self._max_turns = show, legal, success_at, max_turns
         self._measure = rewarding(reward, f"{self._where}, reward")
+        self._advise = None if expert is None else part("environment", expert, where=f"{self._where}, expert").target
+        if self._advise is None:
+            self.abilities = without(self.abilities, "expert")
+        self._fields_now: dict[str, Any] = {}
         refuse = Refusals(self._where)
         refuse.when(
             self._link.calls_tools and (field or legal),
@@ -142,6 +150,12 @@ class OpenEnv:
         self._last = None
         self._link.close()
 
+    def expert(self, agent: str) -> Action:
+        """The action that the function `expert` gives for the latest observation."""
+        assert self._advise is not None  # without a function, `abilities` has no `expert`
+        advice = self._advise(self._fields_now)
+        return Action(text=self._box.write(advice) if isinstance(advice, ToolCall) else str(advice))
+
     # ---- acts ---------------------------------------------------------------------------------------------
     async def _act(self, action: Action) -> tuple[Observation, float, bool]:
         """Make one step of the environment. Raises: Refused."""
@@ -162,6 +176,7 @@ class OpenEnv:
             self._calls += 1
             name = self._box.tools[call.name].call()  # the name that the environment knows it by
             shown = await self._link.step(call_of(name, call.arguments))
+            self._fields_now = shown.fields
             answer = answer_of(shown.fields, where=f"{self._where}, tool {name}")
             texts.append(answer["content"])
             pictures += answer.get("pictures", ())
@@ -192,6 +207,7 @@ class OpenEnv:
         return observation_of(messages, legal=legal, instruction=self._manual(), tools=tools)
 
     def _observe(self, shown: Shown) -> Observation:
+        self._fields_now = shown.fields
         fields = {name: value for name, value in shown.fields.items() if name != self._legal}
         if self._show is not None:
             fields = {name: fields[name] for name in self._show if name in fields}

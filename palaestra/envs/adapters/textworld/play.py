@@ -1,11 +1,14 @@
 """Players of a TextWorld game: `LogicPlayer` plays its rules, `CompiledPlayer` plays it in the Z-machine interpreter.
 
-Both have the same members:
-    state     the package's GameProgression: facts, completed, failed, score, winning policy
-    feedback  the effect of the last command, as text
-    commands  admissible command → action of the package, in alphabetical order
-    step      carry out a command; returns whether the game understood it
-    copy      an independent player in the same state
+`pddl` has a player of other games. All have the same members:
+    feedback   the effect of the last command, as text
+    commands   admissible commands in alphabetical order, as the keys of a mapping
+    completed  whether the game is won. failed: whether it is lost
+    score      in [0, 1]
+    step       carry out a command; returns whether the game understood it
+    facts      what is true now, one text for each fact, in order
+    plan       the next command of a way to win; None, if there is none
+    copy       an independent player in the same state
 """
 
 from __future__ import annotations
@@ -21,7 +24,35 @@ from palaestra.envs.adapters.textworld.games import package
 NOT_UNDERSTOOD = "you cannot do that"
 
 
-class LogicPlayer:
+class Progress:
+    """What the two players of TextWorld's own games share: all that the package's GameProgression `state` tells."""
+
+    game: Any
+    state: Any
+
+    @property
+    def completed(self) -> bool:
+        return bool(self.state.completed)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.state.failed)
+
+    @property
+    def score(self) -> float:
+        return float(self.state.score / max(self.game.max_score, 1))
+
+    def facts(self) -> list[str]:
+        return sorted(
+            "\t".join((fact.name, *(variable.name for variable in fact.arguments))) for fact in self.state.state.facts
+        )
+
+    def plan(self) -> str | None:
+        solution = self.state.winning_policy
+        return command_of(self.game, solution[0]) if solution else None
+
+
+class LogicPlayer(Progress):
     """Plays the rules of the game, and describes the situation by its facts. It needs no compiled game."""
 
     def __init__(self, game: Any, state: Any = None) -> None:
@@ -49,7 +80,7 @@ class LogicPlayer:
         """Nothing to close."""
 
 
-class CompiledPlayer:
+class CompiledPlayer(Progress):
     """Plays the compiled game in the Z-machine interpreter, with the game's own prose."""
 
     def __init__(self, game: Any, path: Path) -> None:

@@ -1,7 +1,8 @@
 """OpenEnv: (1) the contract holds in process and over a server on the loopback; (2) both give the same episode;
 (3) a single field is written as it is, several as a call; (4) rewards, ends, legal choices; (5) an unreadable answer
 changes nothing; (6) a lost server fails the episode, not the run; (7) bad options are refused; (8) the tools of an MCP
-environment are listed and called, in process and over a server, and their errors and images are shown; (9) the expert is a function of one's own.
+environment are listed and called, in process and over a server, and their errors and images are shown;
+(9) the expert is a function of one's own.
 """
 
 from __future__ import annotations

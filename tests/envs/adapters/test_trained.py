@@ -54,14 +54,13 @@ def trained(folder: Path, environment: Mapping[str, Any], **keys: Any) -> palaes
         "training": {"iterations": 1, "threads": 1},
         "rollout": {"tasks": 2, "group": 2, "response_tokens": 16},
         "evaluation": {"tasks": 2, "every": 1},
-        "warm_start": {"episodes": 8, "epochs": 4},
+        "warm_start": {"episodes": 8, "epochs": 40, "optimizer": {"adamw": {"lr": 0.01}}},
         "reward": [f"{PAY}:pay"],
     }
     keys = chosen | {"run": str(folder / "run")} | keys
     run = palaestra.train(environment=environment, model=MODEL, name="outside", quiet=True, **keys)
     metrics = run.metrics().iloc[0]
-    print(metrics.to_string())
-    assert metrics["policy/main/gradient_norm"] > 0 and math.isfinite(metrics["loss"])
+    assert metrics["policy/grad_norm"] > 0 and math.isfinite(metrics["policy/loss"]) and metrics["updates"] == 1
     assert len(run.trajectories()) >= 2 and not run.metrics("evaluations").empty
     return run
 
@@ -84,7 +83,7 @@ def test_openenv(tmp_path: Path) -> None:  # rule 2
     try:
         own = {"reward": f"{tmp_path / 'echo.py'}:longer", "expert": f"{tmp_path / 'echo.py'}:greet"}
         run = trained(tmp_path, {"openenv": {"url": server.url, "format": "words", "max_turns": 2, **own}})
-        assert any(step.info for one in run.trajectories() for step in one.steps)
+        assert any(one.outcome > 0 for one in run.trajectories())  # a tool was called
     finally:
         server.close()
 

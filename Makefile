@@ -39,6 +39,8 @@ $(CORE): pyproject.toml constraints.txt
 
 $(DEV): $(CORE)
 	$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PIP) install --quiet -c constraints.txt fastmcp fastapi uvicorn websockets requests tomli tomli-w
+	$(PIP) install --quiet -c constraints.txt --no-deps openenv # it asks for mcp below 2, and works with mcp 2
 	touch $@
 
 install: $(CORE)

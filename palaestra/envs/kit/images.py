@@ -7,6 +7,7 @@ character `PLACE` stands where an image stands. Without it, the images stand bef
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,10 +93,30 @@ def with_images(
         first["content"] = PLACE * len(rest) + first["content"]
         first["pictures"] = (*rest, *first.get("pictures", ()))
     elif rest:
-        what = f"it has {count} images, and its messages have places for {count - len(rest)}."
-        remedy = 'Write `{"type": "image"}` once for each image, or nowhere: then they stand before the question.'
-        raise InvalidData(where=where, what=what, remedy=remedy)
+        raise _unplaced(where, count, count - len(rest))
     return tuple(made)
+
+
+def refuse_unplaced(messages: Sequence[Mapping[str, Any]], count: int, *, where: str) -> None:
+    """Check, without reading an image, that messages have no place for an image that the row does not have.
+
+    Args:
+        count: of the row's images.
+
+    Raises: InvalidData.
+    """
+    parts = [part for message in messages if is_content(message.get("content")) for part in message["content"]]
+    places = sum(part["type"] != "text" and all(part.get(name) is None for name in HELD) for part in parts)
+    if places not in (0, count):
+        raise _unplaced(where, count, places)
+
+
+def _unplaced(where: str, count: int, places: int) -> InvalidData:
+    what = (
+        f"it has {count} image{'s' * (count != 1)}, and its messages have {places} place{'s' * (places != 1)} for one."
+    )
+    remedy = 'Write `{"type": "image"}` once for each image, or nowhere: then they stand before the question.'
+    return InvalidData(where=where, what=what, remedy=remedy)
 
 
 def _tags(content: Any) -> int:
@@ -154,12 +175,21 @@ def observation_of(messages: Sequence[Message], **fields: Any) -> Observation:
     return Observation(messages=tuple(messages), **fields)
 
 
-def digests(messages: Sequence[Message]) -> list[Any]:
-    """What tells messages with images from others, as JSON values: each image is its hash."""
-    return [
-        {
-            name: [digest_of(one).hex() for one in value] if name == "pictures" else value
-            for name, value in message.items()
-        }
-        for message in messages
-    ]
+def image_digest(value: Any, folder: str, where: str) -> str:
+    """The hash of an image, of its file if it has one, which need not be decoded for it.
+
+    Args:
+        value: as `as_image` takes it. folder: where a relative path begins. where: for messages.
+
+    Raises: InvalidData, if there is no such file, or for a value that is no image.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path") or value.get("url")
+    if isinstance(value, str) and not value.startswith("data:") and "://" not in value:
+        path = Path(folder) / value.removeprefix("file:")
+        if not path.is_file():
+            raise _no_image(where, f"there is no image {path}.")
+        value = path.read_bytes()
+    if isinstance(value, bytes):
+        return hashlib.blake2b(value, digest_size=16).hexdigest()
+    return digest_of(as_image(value, folder=Path(folder), where=where)).hex()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from palaestra.chat.places import PLACE
 from palaestra.chat.render import (
     NONE,
     ChatRenderer,
@@ -23,7 +24,6 @@ from palaestra.chat.render import (
 from palaestra.chat.template_tools import message_of, numbered
 from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, reply_of, thoughts_in, usual, without_thoughts
 from palaestra.data import Observation, ToolCall
-from palaestra.data.interaction import PLACE
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
 from palaestra.tools.calls import Parsed

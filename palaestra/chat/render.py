@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from palaestra.chat.places import PLACE, placed
 from palaestra.chat.quoting import Quoting
 from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.tags import BLIND, TagRenderer, Tools, refuse_images, text_of
@@ -26,7 +27,6 @@ from palaestra.chat.template_tools import (
 )
 from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, PAIRS, SPACED, TAGS, usual, without_channels
 from palaestra.data import Observation, ToolCall
-from palaestra.data.interaction import PLACE
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
 from palaestra.models.pictures import PictureReader
@@ -349,7 +349,7 @@ class ChatRenderer:
             follows = role == "user" and place > 0 and fitted[-1]["role"] == "user"
             if follows and not self._takes((user("x"), user(SAID))):
                 pictures = (*fitted[-1].get("pictures", ()), *message.get("pictures", ()))
-                fitted[-1]["content"] = f"{_placed(fitted[-1])}\n\n{_placed(message)}"
+                fitted[-1]["content"] = f"{placed(fitted[-1])}\n\n{placed(message)}"
                 fitted[-1] |= {"pictures": pictures} if pictures else {}
             else:
                 fitted.append({**message, "role": role})
@@ -562,16 +562,10 @@ def _flat(call: Any) -> Any:
     return {key: inside[key] for key in ("name", "arguments") if key in inside}
 
 
-def _placed(message: Mapping[str, Any]) -> str:
-    """The content, in which each picture has its place. Without places, or with too many, pictures stand first."""
-    content, count = str(message["content"]), len(message.get("pictures", ()))
-    return content if content.count(PLACE) == count else PLACE * count + content.replace(PLACE, "")
-
-
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message whose content is a list of parts."""
     parts: list[dict[str, Any]] = []
-    for place, text in enumerate(_placed(message).split(PLACE)):
+    for place, text in enumerate(placed(message).split(PLACE)):
         parts += [{"type": "image"}] if place else []
         parts += [{"type": "text", "text": text}] if text else []
     return {**message, "content": parts or [{"type": "text", "text": ""}]}

@@ -11,8 +11,6 @@ import numpy as np
 
 from palaestra.errors import ContractError
 
-PLACE = "\ufffc"  # OBJECT REPLACEMENT CHARACTER: where an image stands in the content of a message
-
 
 class FinishReason(str, Enum):
     """Why one generation ended."""
@@ -31,8 +29,8 @@ class Observation:
         text: the observation as text. None, with an image or messages: it cannot be read without its images.
         messages: the observation as chat messages (`role`, `content`), instead of `text` or with it. Policies with a
             chat template read them in place of `text`. Messages of the role `tool` answer the calls of the last reply.
-            A message of the user may have `pictures`, a tuple of uint8 arrays (height, width, 3). In its `content`, the
-            character `PLACE` stands where an image stands; without it, the images stand before the text.
+            A message of the user may have `pictures`, a tuple of uint8 arrays (height, width, 3). They stand before
+            its `content`, or where the content has the character `palaestra.chat.places.PLACE`.
         vector: float32 array, for network policies.
         image: uint8 array (height, width, channels), for network policies and for language models that read pictures.
         legal: the legal actions, if they are known: texts, or indices for discrete spaces.

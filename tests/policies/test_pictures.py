@@ -31,8 +31,8 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from palaestra.chat import FullHistory, LatestOnly, Window
+from palaestra.chat.places import PLACE
 from palaestra.data import Action, Observation, RunSetup, Step, Task, Trajectory
-from palaestra.data.interaction import PLACE
 from palaestra.data.protocols import Request, Sampling
 from palaestra.data.table import rows_of
 from palaestra.engines import InProcessEngine

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from palaestra.chat.places import PLACE
 from palaestra.data import Observation
-from palaestra.data.interaction import PLACE
 from palaestra.data.trajectory import digest_of
 from palaestra.errors import InvalidData
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from palaestra.chat.places import PLACE
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import has
-from palaestra.data.interaction import PLACE
 from palaestra.envs.adapters.trl_class.world import AGENT, TrlClass
 from palaestra.errors import ContractError, InvalidData, PalaestraError, RecipeError, UnknownName
 from palaestra.testing import check_environment

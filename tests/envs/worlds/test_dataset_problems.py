@@ -14,7 +14,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from palaestra.data.interaction import PLACE
+from palaestra.chat.places import PLACE
 from palaestra.envs.worlds.dataset.files import Row
 from palaestra.envs.worlds.dataset.problems import Layout
 from palaestra.errors import InvalidData

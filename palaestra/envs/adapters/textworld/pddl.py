@@ -44,6 +44,11 @@ class PddlPlayer:
         self.completed, self.failed = bool(now["won"]), bool(now["lost"])
 
     @property
+    def progress(self) -> PddlPlayer:
+        """Itself, which has all members of `play.Progress`."""
+        return self
+
+    @property
     def score(self) -> float:
         return float(self.completed)
 

@@ -3,11 +3,8 @@
 `pddl` has a player of other games. All have the same members:
     feedback   the effect of the last command, as text
     commands   admissible commands in alphabetical order, as the keys of a mapping
-    completed  whether the game is won. failed: whether it is lost
-    score      in [0, 1]
+    progress   what `Progress` tells
     step       carry out a command; returns whether the game understood it
-    facts      what is true now, one text for each fact, in order
-    plan       the next command of a way to win; None, if there is none
     copy       an independent player in the same state
 """
 
@@ -25,10 +22,14 @@ NOT_UNDERSTOOD = "you cannot do that"
 
 
 class Progress:
-    """What the two players of TextWorld's own games share: all that the package's GameProgression `state` tells."""
+    """How far a game of TextWorld is, as its GameProgression `state` tells.
 
-    game: Any
-    state: Any
+    Members: `completed`, whether it is won; `failed`, whether it is lost; `score`, in [0, 1]; `facts`, what is true
+    now, one text for each, in order; `plan`, the next command of a way to win, or None.
+    """
+
+    def __init__(self, game: Any, state: Any) -> None:
+        self.game, self.state = game, state
 
     @property
     def completed(self) -> bool:
@@ -52,7 +53,7 @@ class Progress:
         return command_of(self.game, solution[0]) if solution else None
 
 
-class LogicPlayer(Progress):
+class LogicPlayer:
     """Plays the rules of the game, and describes the situation by its facts. It needs no compiled game."""
 
     def __init__(self, game: Any, state: Any = None) -> None:
@@ -62,6 +63,10 @@ class LogicPlayer(Progress):
         self.state = state or GameProgression(game)
         self.feedback = situation(game, self.state)
         self.commands = _commands(game, self.state)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.game, self.state)
 
     def step(self, command: str) -> bool:
         action = self.commands.get(command)
@@ -80,7 +85,7 @@ class LogicPlayer(Progress):
         """Nothing to close."""
 
 
-class CompiledPlayer(Progress):
+class CompiledPlayer:
     """Plays the compiled game in the Z-machine interpreter, with the game's own prose."""
 
     def __init__(self, game: Any, path: Path) -> None:
@@ -93,6 +98,10 @@ class CompiledPlayer(Progress):
         self.feedback = clean(now["feedback"])
         self.commands = _commands(game, self.state)
         self.moves, self.said = 0, list[str]()
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.game, self.state)
 
     def step(self, command: str) -> bool:
         # The interpreter gets only commands with a verb of this game: it would also obey `quit` and `restart`.

@@ -246,7 +246,8 @@ class TextWorld:
         player = self._playing()
         understood = player.step(_command(actions[AGENT]))
         self._turn += 1
-        won, lost, score = player.completed, player.failed, player.score
+        progress = player.progress
+        won, lost, score = progress.completed, progress.failed, progress.score
         gained, self._score = score - self._score, score
         over = won or lost
         cut = not over and self._turn >= self._max_turns
@@ -272,7 +273,7 @@ class TextWorld:
 
         If the game can no longer be won, it is the first legal command.
         """
-        return Action(text=self._playing().plan() or (self._legal() or ["look"])[0])
+        return Action(text=self._playing().progress.plan() or (self._legal() or ["look"])[0])
 
     def snapshot(self) -> Any:
         return self._playing().copy(), self._task_hash, self._goal_text, self._turn, self._score
@@ -300,7 +301,7 @@ class TextWorld:
         return Observation(text="\n".join(lines), legal=legal, state_key=self._state_key())
 
     def _state_key(self) -> str:
-        facts = self._playing().facts()
+        facts = self._playing().progress.facts()
         return hashlib.sha256("\n".join((self._task_hash, *facts)).encode()).hexdigest()[:16]
 
 

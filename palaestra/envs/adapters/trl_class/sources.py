@@ -194,7 +194,7 @@ class Rewards:
         Raises: ContractError, if there is no reward function, no `get_reward` and no attribute `reward`.
         """
         found: dict[str, float] = {}
-        lists: dict[str, Any] = {name: [value] for name, value in (columns | told).items()}
+        lists: dict[str, Any] = {name: [value] for name, value in {**columns, **told}.items()}
         lists |= {"environments": [made], "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
         for function, weight in zip(self.functions, self.weights, strict=True):
             _add(found, function.__name__, (await _called(lent, function, **lists))[0], weight)

@@ -242,8 +242,8 @@ class TrlClass:
             "completion_ids": list(self._ids),
         }
         columns = {name: value for name, value in self._row.items() if name != "prompt"}
-        asked = {"scores": self._kind.scores, "lent": self._chance.lent, "columns": columns}
-        found = await self._rewards.of(self._object, **asked, **told)
+        scores, lent = self._kind.scores, self._chance.lent
+        found = await self._rewards.of(self._object, scores=scores, lent=lent, columns=columns, **told)
         score = sum(found.values())
         parts = {f"reward/{name}": value for name, value in found.items()} if len(found) > 1 else {}
         return score, parts | {"score": score, "success": score >= self._success_at}

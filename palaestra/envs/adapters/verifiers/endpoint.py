@@ -30,7 +30,8 @@ class Endpoint:
     """
 
     def __init__(self, asked: Asked) -> None:
-        self._asked, self._runner = asked, None
+        self._asked = asked
+        self._runner: Any = None
         self._started = asyncio.Lock()
         self.url = ""
         self.headers = {TOKEN: secrets.token_urlsafe(24)}
@@ -45,7 +46,7 @@ class Endpoint:
             _without_proxy()
             app = web.Application(client_max_size=MOST_BYTES)
             app.router.add_post("/v1/chat/completions", self._complete)
-            self._runner: Any = web.AppRunner(app, access_log=None)
+            self._runner = web.AppRunner(app, access_log=None)
             await self._runner.setup()
             await web.TCPSite(self._runner, LOOPBACK, 0).start()
             self.url = f"http://{LOOPBACK}:{self._runner.addresses[0][1]}/v1"

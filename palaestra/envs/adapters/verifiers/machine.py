@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import sys
 import threading
 from collections.abc import Coroutine, Mapping
@@ -69,7 +70,8 @@ class Play:
     """One environment of verifiers, which stays open between episodes, and its running episode."""
 
     def __init__(self, env: Any) -> None:
-        self._env, self._episode = env, None
+        self._env = env
+        self._episode: asyncio.Task[None] | None = None
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._opened: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -162,7 +164,7 @@ def package() -> Any:
     try:
         import verifiers.v1 as vf
 
-        from palaestra.envs.adapters.verifiers import harness
+        harness = importlib.import_module("palaestra.envs.adapters.verifiers.harness")
     except ImportError as error:
         what = f"version {found} of verifiers lacks what the adapter uses: {error}."
         remedy = f"Install the version that was tested: pip install verifiers=={TESTED['verifiers'].version}"

@@ -321,7 +321,7 @@ def conversation(given: Sequence[Any], place: str) -> tuple[Message, ...]:
 
 def _with_pictures(message: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """The content of a message with images, without fields that are None; None, if it has no image."""
-    content = message.get("content")
+    content: Any = message.get("content")
     if not is_content(content):
         return None
     parts = [{name: value for name, value in part.items() if value is not None} for part in content]

@@ -406,7 +406,7 @@ def test_tools_are_listed_and_called(echo: Path, echo_server: Server) -> None:  
         texts = [result.observations[AGENT].text for result in results[1:5]]
         assert texts[0] == "hello" and texts[1].splitlines()[-1] == "!" and '"length":3' in texts[1].replace(" ", "")
         assert texts[2].startswith("error: ") and "broken" in texts[2]
-        assert texts[3] == "error: the argument `message` is missing"
+        assert texts[3] == "error: the argument `message` is missing: a text"
         seen = results[6].observations[AGENT]
         assert seen.text is None and seen.image.shape == (2, 3, 3) and (seen.image[0, 0] == (255, 0, 0)).all()
         assert results[7].terminated == {AGENT} and results[7].rewards == {AGENT: 0.5}

@@ -388,11 +388,11 @@ PROBLEM = """
 GRAMMAR = '''
 grammar :: """
 {
-  "intro": [{"rhs": "-= Kitchen =-\\\\n#see#\\\\nYour task is to: GOAL."}],
+  "intro": [{"rhs": "-= Kitchen =-\\n#see#\\nYour task is to: GOAL."}],
   "see": [{"rhs": "You see [{r.name | stands(r:receptacle, l:location)}]."}],
   "list_empty": [{"rhs": "nothing"}],
   "list_separator": [{"rhs": ", "}],
-  "list_last_separator": [{"rhs": " and "}],
+  "list_last_separator": [{"rhs": ", and "}],
   "walk.feedback": [{"rhs": "You are at the {r.name}."}],
   "take.feedback": [{"rhs": "You take the {o.name}."}],
   "put.feedback": [{"rhs": "You put the {o.name} into the {r.name}."}]
@@ -425,11 +425,9 @@ def test_games_of_alfworld(alfworld):  # rules 1, 4, 5, 15
     environment = TextWorld(**options)
     (task,) = environment.tasks("train", 1, 0)
     first = seen(environment.reset(task))
-    assert first.text.splitlines()[:3] == [
-        "goal: put an apple into the fridge.",
-        "-= Kitchen =-",
-        "You see shelf 1 and fridge 1.",
-    ]
+    told_first = first.text.splitlines()
+    assert told_first[:2] == ["goal: put an apple into the fridge.", "-= Kitchen =-"]
+    assert told_first[2] in ("You see shelf 1, and fridge 1.", "You see fridge 1, and shelf 1.")
     assert first.legal == ["go to fridge 1", "go to shelf 1"]
     assert environment.instruction(AGENT).splitlines()[1:5] == [
         "Commands:",
@@ -442,8 +440,9 @@ def test_games_of_alfworld(alfworld):  # rules 1, 4, 5, 15
     assert seen(wrong).state_key == first.state_key
     say(environment, "go to shelf 1")
     saved = environment.snapshot()
-    assert "apple 1" in environment.expert(AGENT).text
-    say(environment, "take apple 2 from shelf 1")  # not what the plan says, and as good
+    plans = ["take apple 1 from shelf 1", "take apple 2 from shelf 1"]
+    plans.remove(environment.expert(AGENT).text)
+    say(environment, plans[0])  # not what the plan says, and as good
     assert environment.expert(AGENT).text == "go to fridge 1"
     environment.restore(saved)
     assert seen(say(environment, "take apple 1 from shelf 1")).legal == ["go to fridge 1", "put apple 1 into shelf 1"]

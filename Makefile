@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+APART := openenv,pddl
 EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,quantize,models,data,bench
 
 CORE := $(VENV)/.core-installed
@@ -29,6 +30,8 @@ help:
 	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
 	@echo "bench       the benchmarks that need no arguments, one after another"
 
+# The extras of APART come last, each in its own way: openenv asks for mcp below 2, and works with the mcp 2 of the others;
+# Fast Downward is built, which needs cmake and a C++ compiler.
 # torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
 $(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +42,9 @@ $(CORE): pyproject.toml constraints.txt
 
 $(DEV): $(CORE)
 	$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PIP) install --quiet -c constraints.txt fastmcp fastapi uvicorn websockets requests tomli tomli-w
+	$(PIP) install --quiet -c constraints.txt --no-deps openenv
+	-$(PIP) install --quiet -c constraints.txt fast-downward-textworld
 	touch $@
 
 install: $(CORE)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import typer.main
 from mkdocs.structure.files import File, Files
-from site_pages import curves, flow, games, metrics, zero_shot
+from site_pages import adapters, curves, flow, games, metrics, zero_shot
 from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page, system_page
 from site_pages.keys import keys_page
@@ -39,6 +39,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **context: Any) -> str:
     """Called by MkDocs for every page: fills in the tables that stand inside of a written page."""
+    if adapters.MARK in markdown:
+        return markdown.replace(adapters.MARK, adapters.adapters_table())
     if games.MARK in markdown:
         return markdown.replace(games.MARK, games.games_tables(ROOT))
     if zero_shot.MARK in markdown:

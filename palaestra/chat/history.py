@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from palaestra.chat.places import PLACE
 from palaestra.chat.render import (
     NONE,
     ChatRenderer,
@@ -102,6 +103,7 @@ class Dialogue:
             if self._reply.called and new[0]["role"] == "user":  # the environment has answered the calls
                 images = [user("") | {"pictures": new[0]["pictures"]}] if "pictures" in new[0] else []
                 said = {name: value for name, value in new[0].items() if name != "pictures"}
+                said["content"] = said["content"].replace(PLACE, "")
                 result = {**said, "role": "tool", **self._reply.call(-1)}
                 new = [result, *images, *new[1:]]
             self._held.append(new)

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from palaestra.chat.places import PLACE, placed
 from palaestra.chat.quoting import Quoting
 from palaestra.chat.reply_calls import calls_of
-from palaestra.chat.tags import BLIND, TagRenderer, Tools, text_of
+from palaestra.chat.tags import BLIND, TagRenderer, Tools, refuse_images, text_of
 from palaestra.chat.template_tools import (
     Support,
     call_in_words,
@@ -321,13 +322,16 @@ class ChatRenderer:
             first: a dialogue begins with them.
         """
         image = observation.image if self.pictures is not None else None
+        if self.pictures is None:
+            refuse_images(observation, f"the policy cannot read it: {self.blind}")
         if image is None:
             return self._in_words(observation, first=first)
         alone = observation.text is None and not observation.messages
         messages = [user("")] if alone else self._in_words(observation, first=first)
         if messages[-1]["role"] != "user":  # such as the result of a tool
             messages.append(user(""))
-        messages[-1]["pictures"] = (image,)
+        messages[-1]["content"] = PLACE + messages[-1]["content"]
+        messages[-1]["pictures"] = (image, *messages[-1].get("pictures", ()))
         return messages
 
     def _in_words(self, observation: Observation, *, first: bool) -> list[dict[str, Any]]:
@@ -344,7 +348,9 @@ class ChatRenderer:
                 role = self._role_of_rules(first=first and place == 0, last=place == len(given) - 1)
             follows = role == "user" and place > 0 and fitted[-1]["role"] == "user"
             if follows and not self._takes((user("x"), user(SAID))):
-                fitted[-1]["content"] = f"{fitted[-1]['content']}\n\n{message['content']}"
+                pictures = (*fitted[-1].get("pictures", ()), *message.get("pictures", ()))
+                fitted[-1]["content"] = f"{placed(fitted[-1])}\n\n{placed(message)}"
+                fitted[-1] |= {"pictures": pictures} if pictures else {}
             else:
                 fitted.append({**message, "role": role})
         return fitted
@@ -429,6 +435,7 @@ class ChatRenderer:
         return last[last.rindex(SAID) + len(SAID) :].removeprefix(self._closing)
 
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
+        refuse_images(observation, "the role's context puts turns together itself, so it cannot show it")
         messages = self._in_words(observation, first=first)
         if first and not observation.instruction:
             return self.ids(self.written(messages))
@@ -556,10 +563,12 @@ def _flat(call: Any) -> Any:
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message whose content is a list of parts, images first."""
-    images = [{"type": "image"} for _ in message.get("pictures", ())]
-    words = [{"type": "text", "text": message["content"]}] if message["content"] or not images else []
-    return {**message, "content": [*images, *words]}
+    """A message whose content is a list of parts."""
+    parts: list[dict[str, Any]] = []
+    for place, text in enumerate(placed(message).split(PLACE)):
+        parts += [{"type": "image"}] if place else []
+        parts += [{"type": "text", "text": text}] if text else []
+    return {**message, "content": parts or [{"type": "text", "text": ""}]}
 
 
 def head_of(renderer: Renderer, observation: Observation) -> np.ndarray:

@@ -27,24 +27,35 @@ def text_of(observation: Observation, *, blind: str = BLIND) -> str:
     Args:
         blind: why the policy reads no images.
 
-    Raises: EpisodeFailure (boundary "environment"), without a text.
+    Raises: EpisodeFailure (boundary "environment"), without a text, and for messages that need their images.
     """
     if observation.text is not None:
         return observation.text
+    refuse_images(observation, f"the policy cannot read it: {blind}")
     if observation.messages:
         return "\n".join(message["content"] for message in observation.messages)
-    if observation.image is not None:
-        raise EpisodeFailure(
-            boundary="environment",
-            where="contexts",
-            what=f"an observation is an image without a text, and the policy cannot read it: {blind}.",
-            remedy="Use a vision–language model, or a network policy, or let the environment fill `Observation.text`.",
-        )
     raise EpisodeFailure(
         boundary="environment",
         where="contexts",
         what="an observation has neither `text` nor `messages`, so a language policy cannot read it.",
         remedy="Fill `Observation.text`, or use a network policy, which reads `vector`.",
+    )
+
+
+def refuse_images(observation: Observation, why: str) -> None:
+    """Refuse an observation without a text whose images nobody reads. With a text, it can be read without them.
+
+    Raises: EpisodeFailure (boundary "environment").
+    """
+    inside = any(message.get("pictures") for message in observation.messages or ())
+    if observation.text is not None or (observation.image is None and not inside):
+        return
+    has = "has images in its messages" if observation.messages else "is an image without a text"
+    raise EpisodeFailure(
+        boundary="environment",
+        where="contexts",
+        what=f"an observation {has}, and {why}.",
+        remedy="Use a vision–language model, or a network policy, or let the environment fill `Observation.text`.",
     )
 
 

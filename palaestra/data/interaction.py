@@ -26,9 +26,11 @@ class Observation:
     """What one agent sees before it acts.
 
     Attributes:
-        text: the observation as text.
+        text: the observation as text. None, with an image or messages: it cannot be read without its images.
         messages: the observation as chat messages (`role`, `content`), instead of `text` or with it. Policies with a
             chat template read them in place of `text`. Messages of the role `tool` answer the calls of the last reply.
+            A message of the user may have `pictures`, a tuple of uint8 arrays (height, width, 3). They stand before
+            its `content`, or where the content has the character `palaestra.chat.places.PLACE`.
         vector: float32 array, for network policies.
         image: uint8 array (height, width, channels), for network policies and for language models that read pictures.
         legal: the legal actions, if they are known: texts, or indices for discrete spaces.

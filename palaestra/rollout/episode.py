@@ -160,7 +160,7 @@ class Agent:
                 what=f"it is shown a {type(shown).__name__}; it must be an Observation or a text.",
             )
         if self.role.prompt is not None:
-            if observation.text is None:
+            if observation.text is None and not observation.messages:
                 raise EpisodeFailure(
                     boundary="part",
                     where=f"agents.{self.name}.prompt",

@@ -111,7 +111,8 @@ class Role:
         last = next((message for message in reversed(messages) if message["role"] == "user"), None)
         if last is not None:
             last["content"] = prompt.replace("{text}", last["content"])
-        return replace(observation, text=prompt.replace("{text}", observation.text or ""), messages=messages or None)
+        text = None if observation.text is None else prompt.replace("{text}", observation.text)
+        return replace(observation, text=text, messages=messages or None)
 
     def told(self, agent: str, environment: Any) -> str | None:
         """What an agent of this role reads at the head of its prompts; None: nothing of its own.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from typing import IO, Any
 
 from palaestra.errors import ContractError, PalaestraError, RecipeError, missing_extra, nearest
 from palaestra.tools.rendering import first_line
-from palaestra.tools.tool import NAME, Tool, ToolError
+from palaestra.tools.tool import Tool, ToolError, usable_name
 
 CLOSED, LATE = -32000, -32001  # error codes of the package `mcp`: the connection ended, no answer in time
 MOST_PAGES = 100  # most pages of a list of tools
@@ -321,12 +320,8 @@ def _named(listed: list[Any]) -> list[Offer]:
     """The tools of a server, under names that every call format can write."""
     offers: list[Offer] = []
     for one in listed:
-        name = re.sub(r"\W", "_", one.name, flags=re.ASCII)[:60]
-        name = name if NAME.fullmatch(name) else f"tool_{name}"[:60]
-        taken = {offer.name for offer in offers}
-        number = next(n for n in range(1, len(taken) + 2) if (f"{name}_{n}" if n > 1 else name) not in taken)
+        name = usable_name(one.name, {offer.name for offer in offers})
         description = " ".join((one.description or one.title or "").split())
-        name = f"{name}_{number}" if number > 1 else name
         offers.append(Offer(name, one.name, description, one.input_schema))
     return offers
 

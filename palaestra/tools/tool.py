@@ -6,7 +6,7 @@ import functools
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, overload
 
@@ -20,6 +20,18 @@ from palaestra.tools.schema import UnusableSchema, check, first_fault, inlined, 
 Fault = Literal["unknown", "arguments", "raised", "timeout", "budget", "died"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def usable_name(name: str, taken: Collection[str]) -> str:
+    """A name that every call format can write, for a tool of a server.
+
+    Args:
+        taken: names that it must not have; then it gets a number.
+    """
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:60]
+    plain = plain if NAME.fullmatch(plain) else f"tool_{plain}"[:60]
+    number = next(n for n in range(1, len(taken) + 2) if (f"{plain}_{n}" if n > 1 else plain) not in taken)
+    return f"{plain}_{number}" if number > 1 else plain
 
 
 class ToolError(Exception):

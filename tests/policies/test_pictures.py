@@ -10,6 +10,7 @@
 10. Contexts that put turns together themselves are refused, and so are other engines and processors that lack a part.
 11. A tower whose numbers differ is refused at the start. 12. The tower is trained with all weights.
 13. The policy `endpoint` sends an image as a PNG file, if it is told to; an image alone is refused otherwise.
+14. Images inside of messages stand where the message has them, one or several, and are refused where nobody reads them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from palaestra.chat import FullHistory, LatestOnly, Window
+from palaestra.chat.places import PLACE
 from palaestra.data import Action, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.protocols import Request, Sampling
 from palaestra.data.table import rows_of
@@ -129,6 +131,43 @@ def test_1_the_ids_of_the_processor(family: str, folders: dict[str, Path]) -> No
     if family == "split":  # the number of ids depends on the shape
         counts = [reader.read(observation.image).count for observation in observations]
         assert counts == [20, 12, 12]  # four or two parts, and the whole
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_14_images_inside_of_messages(family: Family, folders: dict[str, Path]) -> None:
+    policy = policy_of(folders[family])
+    reader = policy.renderer.pictures
+    two = (some_image(1), some_image(2))
+    content = f"answer {PLACE} or {PLACE} what?"
+    talk = FullHistory().start(policy.renderer)
+    prompt = talk.observe(Observation(messages=[{"role": "user", "content": content, "pictures": two}]))
+    parts = [
+        {"type": "text", "text": "answer "},
+        {"type": "image"},
+        {"type": "text", "text": " or "},
+        {"type": "image"},
+    ]
+    message = {"role": "user", "content": [*parts, {"type": "text", "text": " what?"}]}
+    text = policy.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
+    expected = reader._processor(text=[text], images=[[some_opened(one) for one in two]])["input_ids"][0]
+    assert prompt.ids.tolist() == list(expected)
+    assert [np.array_equal(one.image, given) for one, given in zip(prompt.pictures, two, strict=True)] == [True, True]
+    first = [{"role": "user", "content": "look", "pictures": two[:1]}]  # without a place: before the text
+    alone = FullHistory().start(policy.renderer).observe(Observation(messages=first))
+    assert alone.ids.tolist() == FullHistory().start(policy.renderer).observe(seen(1, "look")).ids.tolist()
+    played = play(policy, [Observation(messages=first), seen(2), Observation(messages=first)])
+    assert [len(step.pictures) for step in played.steps] == [1, 1, 1]
+    np.testing.assert_allclose(sampled_logprobs(played), own_logprobs(policy, played), atol=1e-4)
+
+
+def test_14_where_nobody_reads_them(folders: dict[str, Path]) -> None:
+    off, plain = policy_of(folders["llava"], pictures=False), TinyModel()
+    shown = Observation(messages=[{"role": "user", "content": "look", "pictures": (some_image(1),)}])
+    single = Observation(messages=[{"role": "user", "content": "look"}], image=some_image(1))
+    for policy in (off, plain):
+        for observation in (shown, single):
+            with told(EpisodeFailure, "has images in its messages"):
+                FullHistory().start(policy.renderer).observe(observation)
 
 
 def some_opened(image: np.ndarray) -> Any:

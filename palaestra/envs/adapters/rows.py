@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 from palaestra.data import derive
 
 
-def division(count: int, held_out: float) -> tuple[list[int], list[int]]:
+def division(contents: Sequence[Hashable], held_out: float) -> tuple[list[int], list[int]]:
     """The indices of the training rows and of the held-out rows. They are the same in every process.
 
-    If one of the two would be empty, both are all rows. Then tasks of different splits differ in their seeds only.
+    Rows of equal content are on the same side. If one of the two would be empty, both are all rows. Then tasks of
+    different splits differ in their seeds only.
 
     Args:
-        count: number of rows.
-        held_out: share of the rows that is not trained on.
+        contents: what tells a row from others.
+        held_out: share of the different contents that is not trained on.
     """
-    held = round(count * held_out)
-    if not 0 < held < count:
+    count = len(contents)
+    first = {content: place for place, content in reversed(list(enumerate(contents)))}
+    held = round(len(first) * held_out)
+    if not 0 < held < len(first):
         return list(range(count)), list(range(count))
-    shuffled = sorted(range(count), key=lambda place: derive(place, "rows", "held out"))
-    return sorted(shuffled[held:]), sorted(shuffled[:held])
+    shuffled = sorted(first.values(), key=lambda place: derive(place, "rows", "held out"))
+    kept_out = set(shuffled[:held])
+    places = range(count)
+    return (
+        [place for place in places if first[contents[place]] not in kept_out],
+        [place for place in places if first[contents[place]] in kept_out],
+    )

@@ -1,23 +1,35 @@
 """OpenEnv: (1) the contract holds in process and over a server on the loopback; (2) both give the same episode;
 (3) a single field is written as it is, several as a call; (4) rewards, ends, legal choices; (5) an unreadable answer
-changes nothing; (6) a lost server fails the episode, not the run; (7) bad options are refused.
+changes nothing; (6) a lost server fails the episode, not the run; (7) bad options are refused; (8) the tools of an MCP
+environment are listed and called, in process and over a server, and their errors and images are shown;
+(9) the expert is a function of one's own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palaestra.data import Action, StepResult, Task
+from palaestra.data.abilities import has
 from palaestra.envs.adapters.openenv.world import AGENT, OpenEnv
-from palaestra.errors import ContractError, EpisodeFailure, InvalidData, PalaestraError, RecipeError, UnknownName
+from palaestra.errors import (
+    ContractError,
+    EpisodeFailure,
+    InvalidData,
+    MissingExtra,
+    PalaestraError,
+    RecipeError,
+    UnknownName,
+)
 from palaestra.registry import part
 from palaestra.testing import check_environment
 from tests.extras import needs
@@ -101,6 +113,97 @@ class Stranger:
 '''
 
 
+ECHO = '''
+import io
+
+from fastmcp import FastMCP
+from fastmcp.utilities.types import Image
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolObservation
+from openenv.core.env_server.types import Observation, State
+from palaestra.data import ToolCall
+from PIL import Image as Drawn
+
+
+class Echo(MCPEnvironment):
+    """OpenEnv's echo environment, with a tool that fails, one that draws, and one that ends the episode."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        mcp = FastMCP("echo_env")
+
+        @mcp.tool
+        def echo_message(message: str) -> str:
+            """Echo the message."""
+            return message
+
+        @mcp.tool
+        def echo_with_length(message: str) -> dict:
+            """Echo the message with its length."""
+            return {"message": message, "length": len(message)}
+
+        @mcp.tool
+        def fail() -> str:
+            """Fail."""
+            raise RuntimeError("broken")
+
+        @mcp.tool
+        def draw() -> Image:
+            """Draw."""
+            file = io.BytesIO()
+            Drawn.new("RGB", (3, 2), "red").save(file, "PNG")
+            return Image(data=file.getvalue(), format="png")
+
+        @mcp.tool
+        def finish(word: str) -> str:
+            """End the episode."""
+            return word
+
+        super().__init__(mcp)
+        self._state = State(step_count=0)
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self._state = State(step_count=0)
+        return Observation(done=False, reward=0.0, metadata={"status": "ready", "message": "Echo environment ready!"})
+
+    async def step_async(self, action, timeout_s=None, **kwargs):
+        seen = await super().step_async(action, timeout_s, **kwargs)
+        if isinstance(seen, CallToolObservation) and seen.tool_name == "finish":
+            seen.done, seen.reward = True, 0.5
+        return seen
+
+    def _step_impl(self, action, timeout_s=None, **kwargs):
+        return Observation(done=False, reward=0.0, metadata={"error": "unknown action"})
+
+    @property
+    def state(self):
+        return self._state
+
+
+class Empty(Echo):
+    def __init__(self):
+        MCPEnvironment.__init__(self, FastMCP("empty"))
+
+
+def longer(fields):
+    content = (fields.get("result") or {}).get("content")
+    return float(len(content[0]["text"])) if content else 0.0
+
+
+def greet(fields):
+    return ToolCall(name="echo_message", arguments={"message": "hello"})
+
+
+def strange(prompt):
+    return 0.0
+
+
+def nothing(**told):
+    return None
+'''
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("openenv") / "guess.py"
@@ -111,12 +214,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Server:
     """An OpenEnv server on the loopback, in a thread."""
 
-    def __init__(self, file: Path, sessions: int = 8) -> None:
+    def __init__(self, file: Path, sessions: int = 8, names: Sequence[Any] = ("Guess", "Number", "Heard")) -> None:
         uvicorn = pytest.importorskip("uvicorn")
         from openenv.core.env_server import create_fastapi_app
 
-        made = {name: part("environment", f"{file}:{name}").target for name in ("Guess", "Number", "Heard")}
-        app = create_fastapi_app(made["Guess"], made["Number"], made["Heard"], max_concurrent_envs=sessions)
+        made = [part("environment", f"{file}:{name}").target if isinstance(name, str) else name for name in names]
+        app = create_fastapi_app(*made, max_concurrent_envs=sessions)
         sock = socket.socket()
         sock.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -260,3 +363,95 @@ def test_bad_options_are_refused(file: Path) -> None:  # rule 7
             OpenEnv(**options)
     with pytest.raises(InvalidData, match="does not answer"):  # the message ends with the system's own words
         OpenEnv(url="http://127.0.0.1:1")
+
+
+# ---- environments of the Model Context Protocol -------------------------------------------------------------
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("openenv") / "echo.py"
+    path.write_text(ECHO)
+    return path
+
+
+@pytest.fixture(scope="module")
+def echo_server(echo: Path) -> Iterator[Server]:
+    from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+
+    made = Server(echo, names=("Echo", CallToolAction, CallToolObservation))
+    yield made
+    made.close()
+
+
+def call(name: str, **arguments: Any) -> str:
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+def test_tools_are_listed_and_called(echo: Path, echo_server: Server) -> None:  # rule 8
+    for options in ({"env": f"{echo}:Echo"}, {"url": echo_server.url}):
+        env = OpenEnv(**options, max_turns=9)
+        results = play(
+            env,
+            call("echo_message", message="hello"),
+            call("echo_with_length", message="you") + call("echo_message", message="!"),
+            call("fail"),
+            call("echo_message"),
+            "no call {",
+            call("draw"),
+            call("finish", word="end"),
+        )
+        first = results[0].observations[AGENT]
+        assert first.text == "status: ready\nmessage: Echo environment ready!"
+        assert "echo_message(message: string): Echo the message." in first.instruction
+        assert {one["function"]["name"] for one in first.tools} >= {"echo_message", "echo_with_length", "fail"}
+        texts = [result.observations[AGENT].text for result in results[1:5]]
+        assert texts[0] == "hello" and texts[1].splitlines()[-1] == "!" and '"length":3' in texts[1].replace(" ", "")
+        assert texts[2].startswith("error: ") and "broken" in texts[2]
+        assert texts[3] == "error: the argument `message` is missing: a text"
+        seen = results[6].observations[AGENT]
+        assert seen.text is None and seen.image.shape == (2, 3, 3) and (seen.image[0, 0] == (255, 0, 0)).all()
+        assert results[7].terminated == {AGENT} and results[7].rewards == {AGENT: 0.5}
+        assert results[7].info["score"] == 0.5 and results[7].info["calls"] == 6
+        env.close()
+
+
+def test_an_answer_without_a_call_ends(echo: Path) -> None:  # rule 8
+    env = OpenEnv(env=f"{echo}:Echo", reward=f"{echo}:longer")
+    over = play(env, call("echo_message", message="four"), "That was all.")
+    assert over[1].rewards == {AGENT: 4.0} and over[2].terminated == {AGENT} and "invalid" not in over[2].info
+    assert play(env, "Nothing.")[-1].info["invalid"] == {AGENT: True}
+    env.close()
+    assert play(env, call("echo_message", message="again"))[1].observations[AGENT].text == "again"
+
+
+def test_the_contract_holds_for_tools(echo: Path, echo_server: Server) -> None:  # rules 1, 8
+    for options in ({"env": f"{echo}:Echo"}, {"url": echo_server.url, "format": "words"}):
+        chosen = options | {"max_turns": 3}
+        check_environment(OpenEnv(**chosen), make=lambda o=chosen: OpenEnv(**o), episodes=2)
+
+
+def test_the_expert_is_ones_own(echo: Path, file: Path) -> None:  # rule 9
+    env = OpenEnv(env=f"{echo}:Echo", expert=f"{echo}:greet", format="words")
+    play(env)
+    assert env.expert(AGENT).text == "echo_message hello"
+    assert has(env, "expert") and not has(OpenEnv(env=f"{file}:Guess"), "expert")
+
+
+def test_bad_options_of_tools_are_refused(echo: Path) -> None:  # rules 7, 8
+    bad: list[tuple[dict[str, Any], type[PalaestraError], str]] = [
+        ({"env": f"{echo}:Echo", "field": "tool_name"}, RecipeError, "calls of tools"),
+        ({"env": f"{echo}:Echo", "reward": f"{echo}:strange"}, ContractError, "asks for `prompt`"),
+    ]
+    for options, kind, message in bad:
+        with told(kind, message):
+            OpenEnv(**options)
+    with told(ContractError, "lists no tools"):
+        play(OpenEnv(env=f"{echo}:Empty"))
+    with told(EpisodeFailure, "no number"):
+        play(OpenEnv(env=f"{echo}:Echo", reward=f"{echo}:nothing"), call("echo_message", message="x"))
+
+
+def test_the_predecessor_is_named(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:  # rule 7
+    versions = {"openenv-core": "0.2.1"}
+    monkeypatch.setattr("palaestra.envs.adapters.openenv.links.installed", versions.get)
+    with told(MissingExtra, "which `openenv` replaced"):
+        OpenEnv(env=f"{file}:Guess")

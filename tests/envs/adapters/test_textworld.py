@@ -12,12 +12,16 @@
 (9) broken and missing cache files are made anew, and no incomplete file is left behind;
 (10) fifty episodes at once do not disturb each other;
 (11) a snapshot can be restored more than once;
-(12) errors name a missing package, an impossible design and an unusable cache, each with a remedy.
+(12) errors name a missing package, an impossible design, an unusable cache and a game that cannot be played;
+(13) a user's own game file, as `tw-make` writes it, is played with both backends;
+(14) own games are held out by content;
+(15) games of ALFWorld are played, with their short names, their task as the goal and a planner as the expert.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -29,8 +33,10 @@ from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.adapters.textworld import games as textworld_games
 from palaestra.envs.adapters.textworld.play import clean
 from palaestra.envs.adapters.textworld.world import AGENT, TextWorld
-from palaestra.errors import EpisodeFailure, MissingExtra, RunFolderError
+from palaestra.errors import EpisodeFailure, InvalidData, MissingExtra, RecipeError, RunFolderError
 from palaestra.testing import check_environment
+from tests.extras import needs
+from tests.messages import told
 
 # TextWorld hides this warning of its interpreter, and pytest's own filters would show it again.
 pytestmark = pytest.mark.filterwarnings("ignore:.*not fully supported")
@@ -255,3 +261,198 @@ def test_the_cache_follows_its_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("PALAESTRA_CACHE", str(tmp_path))
     assert textworld_games.cache_folder(None) == tmp_path / "textworld"
     assert textworld_games.cache_folder("elsewhere") == Path("elsewhere")
+
+
+# ---- a user's own game files --------------------------------------------------------------------------------
+def made(folder: Path, name: str, *, seed: int, compiled: bool = True) -> Path:
+    """A game file as `tw-make` writes it, by the function that `tw-make` calls."""
+    import textworld
+
+    options = textworld.GameOptions()
+    options.seeds, options.nb_rooms, options.nb_objects, options.quest_length = seed, 3, 4, 2
+    options.path = str(folder / f"{name}.z8")
+    game = textworld.generator.make_game(options)
+    if compiled:
+        return Path(textworld.generator.compile_game(game, options))
+    path = folder / f"{name}.json"
+    game.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    command = ["tw-make", "custom", "--world-size", "3", "--quest-length", "2", "--nb-objects", "4", "--seed", "3"]
+    program = str(Path(sys.executable).with_name("tw-make"))
+    subprocess.run([program, *command[1:], "--output", str(folder / "made.z8"), "--silent"], check=True)
+    for seed in range(4):
+        made(folder, f"other{seed}", seed=seed + 10, compiled=False)
+    return folder
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "compiled"}, {"backend": "compiled", "file": "other0.json"}])
+def test_own_games(own, cache, options):  # rules 1, 4, 13
+    given = dict(options)
+    name = given.pop("file", "made.z8")
+    environment = TextWorld(games=str(own / name), max_turns=8, cache=cache, **given)
+    (task,) = environment.tasks("train", 1, 0)
+    first = seen(environment.reset(task))
+    assert first.text.startswith("goal: ") and task.key == Path(name).stem
+    commands, last = play(environment, task)
+    assert len(commands) <= 3 and last.info == {"score": 1.0, "success": True} and last.rewards == {AGENT: 1.0}
+    manual = environment.instruction(AGENT)
+    assert "- take THING from THING" in manual and "- go east" in manual and "{" not in manual
+
+
+def test_the_contract_holds_for_own_games(own, cache):  # rule 1
+    environment = TextWorld(games=(str(own), str(own / "other*.json")), max_turns=6, cache=cache)
+    check_environment(environment, make=lambda: TextWorld(games=str(own), max_turns=6, cache=cache), episodes=3)
+
+
+def test_a_single_game_serves_both_splits(own, caplog):  # rule 14
+    TextWorld(games=str(own / "made.z8"), held_out=0.0)
+    assert not caplog.messages
+    TextWorld(games=str(own / "made.z8"))
+    assert caplog.messages == ["environment textworld: 1 game is too few to hold any out: training meets all of them."]
+
+
+def test_own_games_are_held_out_by_content(own, tmp_path):  # rule 14
+    for path in own.glob("other*.json"):
+        (tmp_path / f"copy-of-{path.name}").write_bytes(path.read_bytes())
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    environment = TextWorld(games=str(tmp_path / "*.json"), held_out=0.25)
+    train = {environment.content(task) for task in environment.tasks("train", 20, 0)}
+    held_out = {environment.content(task) for task in environment.tasks("eval", 20, 0)}
+    assert len(train) == 3 and len(held_out) == 1 and not train & held_out
+    apart = TextWorld(games=str(own), eval_games=(str(tmp_path / "copy-of-other1.json"), str(tmp_path / "other2.json")))
+    named = {task.key for task in apart.tasks("train", 20, 0)}
+    assert named == {"made", "other0", "other3"}  # games of equal content are not trained on, whatever their names are
+    assert {task.key for task in apart.tasks("eval", 20, 0)} == {"copy-of-other1", "other2"}
+    one = TextWorld(games=(str(own / "made.z8"),))
+    assert one.tasks("train", 1, 0)[0].content == one.tasks("eval", 1, 0)[0].content
+    (tmp_path / "other0.json").write_bytes((tmp_path / "other1.json").read_bytes())  # a changed file is read again
+    (tmp_path / "copy-of-other0.json").unlink()
+    again = TextWorld(games=str(tmp_path / "*.json"), held_out=0.25)
+    assert len({again.content(task) for split in ("train", "eval") for task in again.tasks(split, 20, 0)}) == 3
+
+
+def test_own_games_that_cannot_be_played(own, tmp_path):  # rule 12
+    (tmp_path / "alone.z8").write_bytes((own / "made.z8").read_bytes())
+    (tmp_path / "old.ulx").write_bytes(b"Glul")
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "rows.json").write_text("[]")
+    (tmp_path / "notes.txt").write_text("")
+    for pattern, kind, message in (
+        ("gone/*.z8", InvalidData, "finds no game"),
+        ("*.txt", InvalidData, "but 1 other files"),
+        ("alone.z8", InvalidData, "there is no alone.json beside it"),
+        ("old.ulx", RecipeError, "textworld before 1.7"),
+        ("bad.json", InvalidData, "it cannot be read"),
+        ("rows.json", InvalidData, "it is no game"),
+    ):
+        with told(kind, message):
+            TextWorld(games=str(tmp_path / pattern))
+    with told(InvalidData, "also in `eval_games`"):
+        TextWorld(games=str(own / "made.z8"), eval_games=str(own / "made.z8"))
+    with told(InvalidData, "among `games`"):
+        TextWorld(games=str(own / "made.z8")).reset(Task(env="textworld", seed=1, params={"game": "other.z8"}))
+
+
+# ---- games of ALFWorld ----------------------------------------------------------------------------------------
+DOMAIN = """
+(define (domain kitchen)
+ (:requirements :adl :action-costs :typing)
+ (:types agent location receptacle object)
+ (:predicates
+  (at ?a - agent ?l - location) (stands ?r - receptacle ?l - location)
+  (in ?o - object ?r - receptacle) (holds ?a - agent ?o - object) (busy ?a - agent))
+ (:functions (total-cost) - number)
+ (:action walk :parameters (?a - agent ?from - location ?to - location ?r - receptacle)
+  :precondition (and (at ?a ?from) (stands ?r ?to) (not (at ?a ?to)))
+  :effect (and (not (at ?a ?from)) (at ?a ?to) (increase (total-cost) 1)))
+ (:action take :parameters (?a - agent ?l - location ?o - object ?r - receptacle)
+  :precondition (and (at ?a ?l) (stands ?r ?l) (in ?o ?r) (not (busy ?a)))
+  :effect (and (not (in ?o ?r)) (holds ?a ?o) (busy ?a) (increase (total-cost) 1)))
+ (:action put :parameters (?a - agent ?l - location ?o - object ?r - receptacle)
+  :precondition (and (at ?a ?l) (stands ?r ?l) (holds ?a ?o))
+  :effect (and (in ?o ?r) (not (holds ?a ?o)) (not (busy ?a)) (increase (total-cost) 1))))
+"""
+PROBLEM = """
+(define (problem apple) (:domain kitchen)
+ (:objects agent1 - agent door - location left - location right - location
+  apple_bar__minus_01 - object apple_bar__plus_02 - object shelf_bar_1 - receptacle fridge_bar_1 - receptacle)
+ (:init (= (total-cost) 0) (at agent1 door) (stands shelf_bar_1 left) (stands fridge_bar_1 right)
+  (in apple_bar__minus_01 shelf_bar_1) (in apple_bar__plus_02 shelf_bar_1))
+ (:goal (exists (?o - object) (in ?o fridge_bar_1))))
+"""
+GRAMMAR = '''
+grammar :: """
+{
+  "intro": [{"rhs": "-= Kitchen =-\\n#see#\\nYour task is to: GOAL."}],
+  "see": [{"rhs": "You see [{r.name | stands(r:receptacle, l:location)}]."}],
+  "list_empty": [{"rhs": "nothing"}],
+  "list_separator": [{"rhs": ", "}],
+  "list_last_separator": [{"rhs": ", and "}],
+  "walk.feedback": [{"rhs": "You are at the {r.name}."}],
+  "take.feedback": [{"rhs": "You take the {o.name}."}],
+  "put.feedback": [{"rhs": "You put the {o.name} into the {r.name}."}]
+}
+""";
+action walk { template :: "go to {r}"; feedback :: "#walk.feedback#"; }
+action take { template :: "take {o} from {r}"; feedback :: "#take.feedback#"; }
+action put { template :: "put {o} into {r}"; feedback :: "#put.feedback#"; }
+'''
+
+
+@pytest.fixture(scope="module")
+def alfworld(tmp_path_factory) -> Path:
+    """Games in the layout of ALFWorld."""
+    folder = tmp_path_factory.mktemp("json_2.1.1")
+    goals = {"train": "put an apple into the fridge", "valid_seen": "cool an apple"}
+    for split, goal in goals.items():
+        for kind, solvable in (("pick_and_place_simple-Apple", True), ("pick_heat-Apple", False)):
+            place = folder / split / kind / "trial_T1"
+            place.mkdir(parents=True)
+            (place / "traj_data.json").write_text("{}")
+            game = {"pddl_domain": DOMAIN, "pddl_problem": PROBLEM, "grammar": GRAMMAR.replace("GOAL", goal)}
+            (place / "game.tw-pddl").write_text(json.dumps(game | {"solvable": solvable, "walkthrough": []}))
+    return folder
+
+
+@needs("fast_downward")
+def test_games_of_alfworld(alfworld):  # rules 1, 4, 5, 15
+    options = {"games": str(alfworld / "train"), "eval_games": str(alfworld / "valid_seen"), "max_turns": 6}
+    environment = TextWorld(**options)
+    (task,) = environment.tasks("train", 1, 0)
+    first = seen(environment.reset(task))
+    told_first = first.text.splitlines()
+    assert told_first[:2] == ["goal: put an apple into the fridge.", "-= Kitchen =-"]
+    assert told_first[2] in ("You see shelf 1, and fridge 1.", "You see fridge 1, and shelf 1.")
+    assert first.legal == ["go to fridge 1", "go to shelf 1"]
+    assert environment.instruction(AGENT).splitlines()[1:5] == [
+        "Commands:",
+        "- go to THING",
+        "- take THING from THING",
+        "- put THING into THING",
+    ]
+    wrong = say(environment, "eat apple 1")
+    assert wrong.info["invalid"] == {AGENT: True} and "Nothing happens." in seen(wrong).text
+    assert seen(wrong).state_key == first.state_key
+    say(environment, "go to shelf 1")
+    saved = environment.snapshot()
+    plans = ["take apple 1 from shelf 1", "take apple 2 from shelf 1"]
+    plans.remove(environment.expert(AGENT).text)
+    say(environment, plans[0])  # not what the plan says, and as good
+    assert environment.expert(AGENT).text == "go to fridge 1"
+    environment.restore(saved)
+    assert seen(say(environment, "take apple 1 from shelf 1")).legal == ["go to fridge 1", "put apple 1 into shelf 1"]
+    commands, last = play(environment, environment.tasks("eval", 1, 0)[0])
+    assert last.info == {"score": 1.0, "success": True} and len(commands) == 4
+    check_environment(environment, make=lambda: TextWorld(**options), episodes=2)
+
+
+def test_alfworld_without_its_planner(alfworld, monkeypatch):  # rule 12
+    monkeypatch.setitem(sys.modules, "fast_downward", None)
+    environment = TextWorld(games=str(alfworld / "train"))
+    with told(MissingExtra, "fast-downward-textworld"):
+        environment.reset(environment.tasks("train", 1, 0)[0])

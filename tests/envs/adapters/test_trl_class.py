@@ -1,6 +1,8 @@
 """Environments written for TRL: (1) the contract holds; (2) public methods are tools, their errors are results;
 (3) rows become keyword arguments and the prompt; (4) reward by attribute or by TRL's reward function; (5) the ends: an
-answer without a call, `done`, the limit of turns; (6) splits, seeds, copies; (7) what does not fit is refused.
+answer without a call, `done`, the limit of turns; (6) splits, seeds, copies; (7) what does not fit is refused;
+(8) `get_reward` and several functions give the reward; (9) a column chooses one of several environments; (10) the roles
+of messages are kept; (11) lists of content parts reach the agent, with their images.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from palaestra.chat.places import PLACE
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import has
-from palaestra.envs.adapters.trl_class import AGENT, TrlClass
+from palaestra.envs.adapters.trl_class.world import AGENT, TrlClass
 from palaestra.errors import ContractError, InvalidData, PalaestraError, RecipeError, UnknownName
 from palaestra.testing import check_environment
 from tests.messages import told
@@ -164,12 +169,10 @@ def test_methods_are_tools(file: Path) -> None:  # rule 2
 
 
 def test_rows_and_prompts(file: Path, tmp_path: Path) -> None:  # rule 3
-    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Play."}]
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Play. "}]
     env = TrlClass(env=f"{file}:Guess", data=[{"secret": 1, "prompt": chat}], remind=True)
-    assert (
-        env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT].text == "Be brief.\nPlay.\nGuess a number below 8."
-    )
-    assert play(env, call("hint"))[0].observations[AGENT].text == "Be brief.\nPlay.\nGuess a number below 8.\nodd"
+    assert env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT].text == "Be brief.\nPlay. Guess a number below 8."
+    assert play(env, call("hint"))[0].observations[AGENT].text == "Be brief.\nPlay. Guess a number below 8.\nodd"
     lines = tmp_path / "rows.jsonl"
     lines.write_text('{"secret": 3}\n{"secret": 4}\n')
     for data in (str(lines), f"{file}:rows"):
@@ -248,3 +251,197 @@ def test_what_does_not_fit_is_refused(file: Path, tmp_path: Path) -> None:  # ru
     env.reset(env.tasks("train", 1, 0)[0])
     with told(ContractError, "cannot be copied"):
         env.snapshot()
+
+
+# ---- what TRL 1.16 has ------------------------------------------------------------------------------------------
+OWNING = '''
+from PIL import Image
+
+
+class Owner:
+    """The environment owns the reward."""
+
+    made = 0
+
+    def __init__(self):
+        type(self).made += 1
+
+    def reset(self, **columns):
+        self.columns = columns
+        self.total = 0
+        return columns.get("hello")
+
+    def add(self, number: int) -> str:
+        """Add.
+
+        Args:
+            number: what is added
+        """
+        self.total += number
+        return str(self.total)
+
+    @property
+    def broken(self):
+        raise AssertionError("properties are not looked at")
+
+    @staticmethod
+    def _private():
+        raise AssertionError
+
+    def get_reward(self) -> float:
+        return self.total / 4
+
+
+class Later(Owner):
+    async def get_reward(self):
+        return 0.5
+
+
+class Silent:
+    def reset(self, **columns):
+        return None
+
+    def get_reward(self):
+        return 0.25
+
+
+class Artist(Owner):
+    def reset(self, **columns):
+        super().reset(**columns)
+        return [{"type": "image", "image": Image.new("RGB", (4, 2), "blue")}, {"type": "text", "text": " What is it?"}]
+
+    def draw(self, color: str) -> list:
+        """Draw.
+
+        Args:
+            color: of the picture
+        """
+        return [{"type": "text", "text": "Here:"}, {"type": "image", "image": Image.new("RGB", (3, 3), color)}]
+
+
+class Wrong(Owner):
+    def reset(self, **columns):
+        return 7
+
+
+class Unpaid(Owner):
+    get_reward = None
+
+
+def half(completions, environments, completion_ids, log_metric, **columns):
+    log_metric("seen", 1.0)
+    assert completions[0][-1]["role"] == "assistant" and completion_ids == [[1, 2]]
+    return [0.5]
+
+
+def silent(completions, **columns):
+    return [None]
+
+
+async def slow(prompts, **columns):
+    return [float(prompts[0][0]["role"] == "system")]
+'''
+
+
+@pytest.fixture
+def owning(tmp_path: Path) -> Path:
+    path = tmp_path / "owning.py"
+    path.write_text(OWNING)
+    return path
+
+
+def test_get_reward_is_the_reward_and_no_tool(owning: Path) -> None:  # rule 8
+    env = TrlClass(env=f"{owning}:Owner", success_at=0.75)
+    assert [one.name for one in env.tools()] == ["add"]
+    results = play(env, call("add", number=1), call("get_reward"), call("add", number=2), "Done.")
+    assert "there is no tool `get_reward`" in results[1].observations[AGENT].text
+    assert [r.rewards[AGENT] for r in results] == [0.0, 0.0, 0.0, 0.75] and results[-1].info["success"] is True
+    assert play(TrlClass(env=f"{owning}:Later"), "Done.")[-1].rewards == {AGENT: 0.5}
+    made = env._object.made
+    play(env, "Done.")
+    play(env, "Done.")
+    assert env._object.made == made  # one object for all episodes
+    with told(ContractError, "nothing gives a reward"):
+        play(TrlClass(env=f"{owning}:Unpaid"), "Done.")
+
+
+def test_rewards_are_added(owning: Path) -> None:  # rule 8
+    prompt = [{"role": "system", "content": "Add."}, {"role": "user", "content": "Begin."}]
+    names = tuple(f"{owning}:{name}" for name in ("half", "silent", "slow"))
+    env = TrlClass(env=f"{owning}:Owner", data=[{"prompt": prompt}], reward=names, weights=(2.0, 1.0, 0.1))
+    env.reset(env.tasks("train", 1, 0)[0])
+    asyncio.run(env.step({AGENT: Action(text=call("add", number=4), tokens=np.array([1], np.int32))}))
+    last = asyncio.run(env.step({AGENT: Action(text="Done.", tokens=np.array([2], np.int32))}))
+    assert last.rewards[AGENT] == pytest.approx(2.1)
+    assert {name: last.info[name] for name in ("reward/half", "reward/slow", "reward/Owner")} == {
+        "reward/half": 1.0,
+        "reward/slow": 0.1,
+        "reward/Owner": 1.0,
+    }
+    with told(RecipeError, "2 numbers for 3 functions"):
+        TrlClass(env=f"{owning}:Owner", reward=names, weights=(1.0, 2.0))
+
+
+def test_a_column_chooses_the_environment(owning: Path, file: Path) -> None:  # rule 9
+    rows = [{"environment": "adding", "hello": "Add!"}, {"environment": "guessing", "secret": 3}]
+    env = TrlClass(env={"adding": f"{owning}:Owner", "guessing": f"{file}:Guess"}, data=rows, held_out=0)
+    tools = {}
+    for row in (0, 1, 0):
+        seen = env.reset(Task(env="trl_class", seed=0, params={"row": row})).observations[AGENT]
+        tools[row] = [one["function"]["name"] for one in seen.tools]
+        assert seen.text == ["Add!", "Guess a number below 8."][row]
+    assert tools == {0: ["add"], 1: ["guess", "hint"]}
+    assert env._object.columns == {"hello": "Add!"}  # the column `environment` is not passed on
+    won = play(env, call("guess", number=3), task=Task(env="trl_class", seed=0, params={"row": 1}))
+    assert won[-1].rewards == {AGENT: 1.0}
+    with told(InvalidData, "`environment` is 'other'"):
+        TrlClass(env={"adding": f"{owning}:Owner"}, data=[{"environment": "other"}])
+    with told(InvalidData, "there is no data"):
+        TrlClass(env={"adding": f"{owning}:Owner"})
+
+
+def test_roles_are_kept(owning: Path) -> None:  # rule 10
+    prompt = [
+        {"role": "system", "content": "You add."},
+        {"role": "user", "content": "Add 1."},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "Add 2."},
+    ]
+    env = TrlClass(env=f"{owning}:Owner", data=[{"prompt": prompt, "hello": " Now!"}])
+    seen = env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT]
+    assert [dict(one) for one in seen.messages] == [*prompt[:-1], {"role": "user", "content": "Add 2. Now!"}]
+    assert prompt[-1]["content"] == "Add 2."  # the row is left as it is
+    assert seen.text == "You add.\nAdd 1.\n1\nAdd 2. Now!"
+
+
+def test_content_lists(owning: Path) -> None:  # rule 11
+    env = TrlClass(env=f"{owning}:Artist", data=[{"prompt": [{"role": "user", "content": "Look: "}]}])
+    first = env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT]
+    (message,) = first.messages
+    assert first.text is None and message["content"] == f"Look: {PLACE} What is it?"
+    assert message["pictures"][0].shape == (2, 4, 3) and (message["pictures"][0][0, 0] == (0, 0, 255)).all()
+    drawn = asyncio.run(env.step({AGENT: Action(text=call("draw", color="red") + call("add", number=1))}))
+    (result,) = drawn.observations[AGENT].messages
+    assert result["content"] == f"Here:{PLACE}\n1" and (result["pictures"][0][0, 0] == (255, 0, 0)).all()
+    alone = TrlClass(env=f"{owning}:Owner", data=[{"prompt": "What?", "image": Image.new("RGB", (2, 2), "red")}])
+    shown = alone.reset(alone.tasks("train", 1, 0)[0]).observations[AGENT]
+    assert shown.image.shape == (2, 2, 3) and shown.messages[0]["content"] == "What?" and shown.text is None
+    check_environment(TrlClass(env=f"{owning}:Artist"), make=lambda: TrlClass(env=f"{owning}:Artist"), episodes=2)
+    for data, word in (
+        ({"prompt": "What?", "images": ["gone.png"]}, "cannot be read"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "has no image"),
+        ({"prompt": [{"role": "user", "content": [{"type": "sound"}]}]}, "no part of a message"),
+    ):
+        with told(InvalidData, word):
+            wrong = TrlClass(env=f"{owning}:Owner", data=[data])
+            wrong.reset(wrong.tasks("train", 1, 0)[0])
+    with told(ContractError, "`reset` returned '7'"):
+        play(TrlClass(env=f"{owning}:Wrong"))
+
+
+def test_without_tools_the_reply_is_judged(owning: Path) -> None:  # rule 8
+    env = TrlClass(env=f"{owning}:Silent", reward=f"{owning}:silent")
+    seen = env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT]
+    assert seen.tools is None and seen.instruction is None and seen.text == "begin"
+    last = play(env, call("add", number=1))[-1]
+    assert last.terminated == {AGENT} and last.rewards == {AGENT: 0.25} and "invalid" not in last.info

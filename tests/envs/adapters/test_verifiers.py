@@ -2,7 +2,8 @@
 prompts and rewards are the task's; (3) tools run as MCP servers on this machine; (4) an Env with several seats asks
 each of them; (5) limits cut an episode off, unreadable calls are asked again, and an episode can be left unfinished;
 (6) training and evaluation share no row, and episodes at the same time do not mix; (7) errors of the taskset fail the
-episode; bad options are refused.
+episode; bad options are refused; (8) the model's address is on the loopback and needs its token, and the adapter uses
+nothing private of verifiers.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from palaestra.data import Action, Observation, StepResult, Task
+from palaestra.envs.adapters import verifiers as verifiers_package
+from palaestra.envs.adapters.verifiers.endpoint import TOKEN
+from palaestra.envs.adapters.verifiers.machine import machine
 from palaestra.envs.adapters.verifiers.world import Verifiers
 from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError, UnknownName
 from palaestra.testing import check_environment
@@ -306,3 +312,25 @@ def test_faults_fail_the_episode(folder: Path) -> None:  # rule 7
         with pytest.raises(kind) as raised:
             Verifiers(**options)
         assert message in raised.value.what, raised.value.what
+
+
+def test_the_endpoint_is_closed_to_others(folder: Path) -> None:  # rule 8
+    env = Verifiers(**named(folder, "sums"))
+    play(env)  # asked, and not answered
+    endpoint = machine().endpoint
+    assert endpoint.url.startswith("http://127.0.0.1:")
+    body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+
+    def status(headers: dict[str, str]) -> int:
+        return httpx.post(f"{endpoint.url}/chat/completions", json=body, headers=headers, trust_env=False).status_code
+
+    assert [status({}), status({TOKEN: "guessed"}), status(endpoint.headers)] == [401, 401, 404]
+    asyncio.run(env.close())
+
+
+def test_the_seam_is_public() -> None:  # rule 8
+    places = Path(verifiers_package.__file__).parent.glob("*.py")
+    private = [
+        found for path in places for found in re.findall(r"\b(?:env|_env|inner|trace|event|vf)\._\w+", path.read_text())
+    ]
+    assert not private

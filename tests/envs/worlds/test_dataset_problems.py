@@ -6,12 +6,15 @@ r"""How rows of `dataset` become problems.
 4. All problems of a file have the same columns.
 5. A level may be small; a value without a number gives none.
 6. The expert writes a right answer as the verifiers expect it.
+7. Images of rows stand in the question where the row has them, and tell one problem from another.
 """
 
 from __future__ import annotations
 
 import pytest
+from PIL import Image
 
+from palaestra.chat.places import PLACE
 from palaestra.envs.worlds.dataset.files import Row
 from palaestra.envs.worlds.dataset.problems import Layout
 from palaestra.errors import InvalidData
@@ -70,7 +73,8 @@ def test_templates():
         ),
         ({"prompt": [{"role": "user", "content": "  "}]}, {}, "last message is empty"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "x"}]}]}, {}, "image"),
-        ({"prompt": "What is this?", "images": ["a.png"]}, {}, "`images`"),
+        ({"prompt": "What is this?", "images": ["a.png"]}, {}, "there is no image a.png"),
+        ({"prompt": "What is this?", "video": "a.mp4"}, {}, "`video`"),
         ({"prompt": "x", "level": float("inf")}, {"difficulty": "level"}, "inf"),
     ],
 )
@@ -101,3 +105,55 @@ def test_levels(given, level):
 def test_the_expert_writes_the_answer(answer, said):
     (problem,) = problems({"prompt": "x", "answer": answer})
     assert problem.demonstration == said
+
+
+# ---- rule 7 -----------------------------------------------------------------------------------------------
+def drawn(path, color):
+    Image.new("RGB", (4, 3), color).save(path)
+    return path
+
+
+def read(row, folder, **options):
+    (problem,) = Layout(**options).problems([Row(row, "a.jsonl:1", str(folder))])
+    return problem, problem.observation()
+
+
+def test_images_of_rows(tmp_path):
+    red, blue = drawn(tmp_path / "red.png", "red"), drawn(tmp_path / "blue.png", "blue")
+    stored = {"bytes": blue.read_bytes(), "path": None}  # as Hugging Face `datasets` writes them to Parquet
+    problem, seen = read({"prompt": "Which color?", "image": "red.png", "answer": "red"}, tmp_path)
+    assert seen.text is None and seen.messages == ({"role": "user", "content": "Which color?"},)
+    assert seen.image.shape == (3, 4, 3) and (seen.image[0, 0] == (255, 0, 0)).all()
+    system = [{"role": "system", "content": "Look."}, {"role": "user", "content": "Which color?"}]
+    other, seen = read({"prompt": system, "images": [stored]}, tmp_path)
+    assert seen.instruction == "Look." and (seen.image[0, 0] == (0, 0, 255)).all()
+    assert (
+        len({problem.digest, other.digest, read({"prompt": "Which color?", "image": "blue.png"}, tmp_path)[0].digest})
+        == 3
+    )
+    parts = [
+        {"type": "text", "text": "Is ", "image": None},
+        {"type": "image", "text": None},
+        {"type": "text", "text": " or "},
+    ]
+    parts += [{"type": "image"}, {"type": "text", "text": " redder?"}]
+    _, seen = read({"prompt": [{"role": "user", "content": parts}], "images": ["red.png", stored]}, tmp_path)
+    (message,) = seen.messages
+    assert message["content"] == f"Is {PLACE} or {PLACE} redder?" and seen.image is None
+    assert [tuple(one[0, 0]) for one in message["pictures"]] == [(255, 0, 0), (0, 0, 255)]
+    _, seen = read({"prompt": "Is <image> or <image> redder?", "images": [str(red), str(blue)]}, tmp_path)  # verl
+    assert seen.messages[0]["content"] == f"Is {PLACE} or {PLACE} redder?"
+    _, seen = read({"prompt": "Now?", "image": "red.png"}, tmp_path, fewshot=({"prompt": "Before?", "answer": "no"},))
+    assert [one["content"] for one in seen.messages] == ["Before?", "no", "Now?"] and seen.image is not None
+
+
+def test_images_that_cannot_be_read(tmp_path):
+    (tmp_path / "notes.png").write_text("no picture")
+    with told(InvalidData, "cannot be read"):
+        read({"prompt": "What?", "image": "notes.png"}, tmp_path)
+    with told(InvalidData, "has 1 image, and its messages have 2 places"):
+        read(
+            {"prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "image"}]}], "images": ["x"]}, tmp_path
+        )
+    with told(InvalidData, "a list is no image"):
+        read({"prompt": "What?", "images": [[1, 2]]}, tmp_path)

@@ -20,6 +20,7 @@ from minigrid.core.world_object import Wall
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.adapters.babyai.expert import Expert
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.choices import read_index
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
@@ -98,6 +99,7 @@ class BabyAI(KeepsState[Any]):
     vector_size: int = VIEW * VIEW * CELL + 4 + len(WORDS)
 
     def __init__(self, *, level: str = "GoToLocal", max_turns: PositiveInt | None = None, shaped: bool = False) -> None:
+        note_version("babyai")
         self._level, self._max_turns, self._shaped = level, max_turns, shaped
         self._levels = {level: make_level(level)}
         self._shown: dict[str, Any] = {}  # levels that `content` looks at and nobody plays

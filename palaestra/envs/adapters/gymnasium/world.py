@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.gymnasium.text import WORDS, deterministic, shortest
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.leniency import read_leniently
 from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.results import single
@@ -63,6 +64,7 @@ class GymnasiumEnvironment:
         max_turns: PositiveInt | None = None,
         goal: bool | None = None,
     ) -> None:
+        note_version("gymnasium")
         self._where = f"environment gymnasium, id: {id}"
         self._params = {"id": id, "options": options or {}}
         self._environment = _make(id, options or {}, max_turns)

@@ -20,6 +20,7 @@ from palaestra.envs.adapters.miniwob.experts import RULES
 from palaestra.envs.adapters.miniwob.pool import BROWSERS
 from palaestra.envs.adapters.miniwob.reading import Part, Reading
 from palaestra.envs.adapters.miniwob.visit import Visit, pages
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.elements import FOCUS, Gesture, describe, read
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
@@ -85,6 +86,7 @@ class MiniWoB:
         max_turns: PositiveInt = 16,
         browsers: Browsers = 2,
     ) -> None:
+        note_version("miniwob")
         _refuse_unknown(tasks, noise)
         self._params = {"tasks": list(tasks), "noise": noise}
         self._observation, self._boxes, self._calls = observation, boxes, calls

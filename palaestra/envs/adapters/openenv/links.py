@@ -1,12 +1,18 @@
-"""Links to OpenEnv environments: an object in this process, or a server that has one environment per connection."""
+"""Links to OpenEnv environments: an object in this process, or a server that has one environment per connection.
+
+An environment of the Model Context Protocol (MCP) has tools in place of an action type of its own. It lists them, and
+each call is a step.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, get_args
@@ -14,11 +20,16 @@ from urllib.parse import urlparse
 
 import pydantic
 
-from palaestra.errors import ContractError, EpisodeFailure, InvalidData, RecipeError, missing_extra
+from palaestra.envs.adapters.versions import TESTED, installed, note_version
+from palaestra.errors import ContractError, EpisodeFailure, InvalidData, MissingExtra, RecipeError, missing_extra
 from palaestra.registry import part
+
+NAME = "openenv"
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = ("metadata",)  # fields of every action that agents do not fill
+CALL = ("tool_name", "arguments")  # fields of an action that calls a tool
+LIST = {"type": "list_tools"}
 
 
 class Refused(Exception):
@@ -35,13 +46,25 @@ class Shown:
 
 
 class Link(Protocol):
-    """A running environment. `schema` is the JSON schema of its actions."""
+    """A running environment.
+
+    Attributes:
+        schema: the JSON schema of its actions.
+        calls_tools: an action is a call of a tool that the environment lists.
+    """
 
     schema: dict[str, Any]
+    calls_tools: bool
 
     async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown: ...
     async def step(self, fields: Mapping[str, Any]) -> Shown: ...
+    async def tools(self) -> list[dict[str, Any]]: ...
     def close(self) -> None: ...
+
+
+def call_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an action that calls a tool."""
+    return {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
 
 
 class Inside:
@@ -54,7 +77,9 @@ class Inside:
         package()
         from openenv.core.env_server.interfaces import Environment
 
-        self._object: Any = part("environment", env, where=where).target()
+        self._make = part("environment", env, where=where).target
+        self._object: Any = self._make()
+        self._closed = False
         if not isinstance(self._object, Environment):
             remedy = "Name a class that inherits from openenv.core.env_server.interfaces.Environment."
             raise ContractError(
@@ -64,12 +89,15 @@ class Inside:
             )
         self._action = _action_class(type(self._object), where)
         self.schema = _without_own(self._action.model_json_schema())
+        self.calls_tools = _calls_tools(self.schema)
         self._async = {
             name: getattr(type(self._object), f"{name}_async") is not getattr(Environment, f"{name}_async")
             for name in ("reset", "step")
         }
 
     async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown:
+        if self._closed:
+            self._object, self._closed = self._make(), False
         given = {"seed": seed, **options}
         method = getattr(self._object, "reset_async" if self._async["reset"] else "reset")
         taken = inspect.signature(method).parameters
@@ -84,16 +112,31 @@ class Inside:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(piece) for piece in first["loc"])
             raise Refused(f"`{place}`: {first['msg'].lower()}" if place else first["msg"].lower()) from None
-        return await self._answer(getattr(self._object, "step_async" if self._async["step"] else "step"), action)
+        return await self._answer(self._stepping, action)
+
+    async def tools(self) -> list[dict[str, Any]]:
+        from openenv.core.env_server.mcp_types import ListToolsAction
+
+        with warnings.catch_warnings():  # of names in the package `mcp`, which OpenEnv reads by their former ones
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.filterwarnings("ignore", message=".*is deprecated")
+            shown = await self._answer(self._stepping, ListToolsAction())
+        return list(shown.fields["tools"])
 
     def close(self) -> None:
-        self._object.close()
+        if not self._closed:
+            self._object.close()
+        self._closed = True
+
+    @property
+    def _stepping(self) -> Any:
+        return getattr(self._object, "step_async" if self._async["step"] else "step")
 
     async def _answer(self, method: Any, *arguments: Any, **named: Any) -> Shown:
         found = method(*arguments, **named)
         found = await found if inspect.isawaitable(found) else found
-        fields = found.model_dump(mode="json", exclude={"done", "reward", "metadata"})
-        return Shown(fields, float(found.reward or 0.0), bool(found.done))
+        fields = found.model_dump(mode="json", exclude={"done", "reward"})
+        return _shown(fields, found.reward, found.done)
 
 
 class Connected:
@@ -111,17 +154,22 @@ class Connected:
 
         self._where, self._url, self._timeout = where, url.rstrip("/"), timeout_s
         self.schema = _without_own(self._get("/schema")["action"])
-        self._client: Any = GenericEnvClient(base_url=self._url, message_timeout_s=timeout_s)
+        self.calls_tools = _calls_tools(self.schema)
+        self._client: Any = GenericEnvClient(base_url=self._url, message_timeout_s=timeout_s).sync()
         self._failed = False
 
     async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown:
         if self._failed:
-            self._client.disconnect()  # after a failure, the next episode has a new connection
+            with contextlib.suppress(Exception):  # after a failure, the next episode has a new connection
+                await asyncio.to_thread(self._client.disconnect)
             self._failed = False
         return await self._answer(self._client.reset, seed=seed, **options)
 
     async def step(self, fields: Mapping[str, Any]) -> Shown:
         return await self._answer(self._client.step, dict(fields))
+
+    async def tools(self) -> list[dict[str, Any]]:
+        return list((await self._answer(self._client.step, dict(LIST))).fields["tools"])
 
     def close(self) -> None:
         self._client.close()
@@ -135,7 +183,7 @@ class Connected:
             raise self._failure(error) from error
         except Exception as error:  # errors of the connection are of many types
             raise self._failure(error) from error
-        return Shown(dict(found.observation), float(found.reward or 0.0), bool(found.done))
+        return _shown(dict(found.observation), found.reward, found.done)
 
     def _failure(self, error: Exception) -> EpisodeFailure:
         self._failed = True
@@ -169,16 +217,35 @@ def connect(env: str | None, url: str | None, timeout_s: float, where: str) -> L
 
 
 def package() -> Any:
-    """The package `openenv.core`. Raises: MissingExtra, if it is not installed."""
-    try:
-        import openenv.core
-    except ModuleNotFoundError:
-        raise missing_extra("openenv-core", extra="adapters", needed_for="environment openenv") from None
+    """The package `openenv.core`. Raises: MissingExtra, if it is not installed, or only its predecessor is."""
+    if installed(TESTED[NAME].package) is None:
+        if installed("openenv-core") is not None:
+            raise MissingExtra(
+                where="environment openenv",
+                what=f"the package `openenv-core` {installed('openenv-core')} is installed, which `openenv` replaced.",
+                remedy="Replace it: pip uninstall openenv-core, then pip install 'palaestra[openenv]'",
+            )
+        raise missing_extra("openenv", extra="openenv", needed_for="environment openenv")
+    import openenv.core
+
+    note_version(NAME)
     return openenv.core
 
 
+def _shown(fields: dict[str, Any], reward: Any, done: Any) -> Shown:
+    """What was answered. Metadata is shown if there is nothing else, as after the reset of an MCP environment."""
+    metadata = fields.pop("metadata", None) or {}
+    return Shown(fields or dict(metadata), float(reward or 0.0), bool(done))
+
+
+def _calls_tools(schema: Mapping[str, Any]) -> bool:
+    return all(name in schema["properties"] for name in CALL)
+
+
 def _action_class(cls: type, where: str) -> type[pydantic.BaseModel]:
-    """The class of actions, from `Environment[Action, …]` or else from the signature of `step`."""
+    """The class of actions, from `Environment[Action, …]` or else from the signature of `step`, or a call of a tool."""
+    from openenv.core.env_server.mcp_environment import MCPEnvironment
+    from openenv.core.env_server.mcp_types import CallToolAction
     from openenv.core.env_server.types import Action
 
     stated = [kind for one in cls.__mro__ for made in getattr(one, "__orig_bases__", ()) for kind in get_args(made)]
@@ -186,6 +253,8 @@ def _action_class(cls: type, where: str) -> type[pydantic.BaseModel]:
     for kind in (*stated, parameters[1].annotation if len(parameters) > 1 else None):
         if isinstance(kind, type) and issubclass(kind, Action) and kind is not Action:
             return kind
+    if issubclass(cls, MCPEnvironment):
+        return CallToolAction
     remedy = (
         "Write `class Mine(Environment[MyAction, MyObservation, State])`, or annotate `step(self, action: MyAction)`."
     )

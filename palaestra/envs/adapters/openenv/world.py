@@ -1,22 +1,26 @@
-"""OpenEnv environments (https://github.com/meta-pytorch/OpenEnv): answers become actions, observations become texts.
+"""OpenEnv environments (https://github.com/huggingface/OpenEnv): answers become actions, observations become texts.
 
-`links.py` runs the environment in this process or talks to its server.
+`links.py` runs the environment in this process or talks to its server. `results.py` reads what its tools answer.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from palaestra.data import Action, Observation, StepResult, Task
-from palaestra.envs.adapters.openenv.links import Link, Refused, Shown, connect
+from palaestra.data import Action, Observation, StepResult, Task, ToolCall
+from palaestra.data.abilities import without
+from palaestra.envs.adapters.openenv.links import Link, Refused, Shown, call_of, connect
+from palaestra.envs.adapters.openenv.results import answer_of, rewarding, tools_of
+from palaestra.envs.kit.images import Message, observation_of
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import started
 from palaestra.errors import RecipeError
-from palaestra.registry import Positive, PositiveInt, register
+from palaestra.options import Files
+from palaestra.registry import Positive, PositiveInt, part, register
 from palaestra.tools import Tool, Toolbox
 
 AGENT = "player"
@@ -26,7 +30,7 @@ TOOL = "act"
 
 
 @register(
-    "environment", "openenv", source="https://github.com/meta-pytorch/OpenEnv", extra="adapters", modules=("openenv",)
+    "environment", "openenv", source="https://github.com/huggingface/OpenEnv", extra="openenv", modules=("openenv",)
 )
 class OpenEnv:
     """Play an OpenEnv environment: a class in this process, or the environment of a running server.
@@ -40,35 +44,46 @@ class OpenEnv:
         options: keyword arguments of `reset` besides `seed`.
         field: the field of the action that an answer fills: a text, a number or a choice. Other fields keep their
             defaults. None: the only field; if there are several, an answer is a call with all fields.
-        format: how an action of several fields is written as a call of the tool `act`: json, tagged, code or words.
+        format: how calls are written: json, tagged, code or words. A call is one of a tool of the environment, or of
+            the tool `act` with the fields of an action.
         show: fields of the observation that are shown, in this order. None: all.
         legal: the field of the observation that lists the legal values, for actions of one field. None: there is none.
+        reward: your own function, `path/to/file.py:function`, for environments that give no reward. It is called after
+            each step with `fields` (the observation's), `reward` (the environment's) and `done`, or with those of the
+            three that it names, and returns a number. None: the environment's reward.
+        expert: your own function, `path/to/file.py:function`, which is called with the fields of the latest observation
+            and returns a ToolCall or the text of an answer. None: there is no expert.
         success_at: the least sum of rewards of a success. None: episodes have a score only.
         max_turns: turns until the episode is cut off. Unreadable actions count.
         timeout_s: seconds to wait for a server's answer.
 
-    Supported: `reset(seed, …)`, `step` and their async forms, rewards and `done`, in process and over WebSocket.
-    Not supported: actions with tensors; the tools of MCP servers (make a toolbox of these).
+    Supported, as in OpenEnv 0.10: `reset(seed, …)`, `step` and their async forms, rewards and `done`, in process and
+    over WebSocket; MCP environments, whose tools are listed after each reset. Each call of a tool is a step of the
+    environment, several calls of an answer are made one after another, and an answer without a call ends the episode.
+    Texts and images of a result are shown, and the tool's error if it fails.
+    Not supported: actions with tensors; the production mode of servers, which has no rewards.
     If the environment ignores `seed`, a task does not determine its episode.
-    Info: `score`, the sum of rewards; `success`; `invalid` for an answer that is no action. Such an answer changes
-    nothing but takes a turn.
+    Info: `score`, the sum of rewards; `success`; `calls` of tools; `invalid` for an answer that is no action. Such an
+    answer changes nothing but takes a turn.
     Raises: RecipeError; ContractError; InvalidData, if no server answers; MissingExtra, if openenv is not installed.
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks",)
+    abilities: tuple[str, ...] = ("tasks", "expert")
     provides = frozenset({"outcome"})  # columns of a table of its episodes
 
     def __init__(
         self,
         *,
-        env: str | None = None,
+        env: Annotated[str | None, Files(functions=True)] = None,
         url: str | None = None,
         options: dict[str, Any] | None = None,
         field: str | None = None,
         format: Literal["json", "tagged", "code", "words"] = "json",
         show: tuple[str, ...] | None = None,
         legal: str | None = None,
+        reward: Annotated[str | None, Files(functions=True)] = None,
+        expert: Annotated[str | None, Files(functions=True)] = None,
         success_at: float | None = None,
         max_turns: PositiveInt = 30,
         timeout_s: Positive = 60.0,
@@ -77,20 +92,26 @@ class OpenEnv:
         self._params = {"env": env or url, "options": options or {}}
         self._link: Link = connect(env, url, timeout_s, self._where)
         self._show, self._legal, self._success_at, self._max_turns = show, legal, success_at, max_turns
-        self._field = _only_field(self._link.schema, field, self._where)
-        Refusals(self._where).when(
+        self._measure = rewarding(reward, f"{self._where}, reward")
+        self._advise = None if expert is None else part("environment", expert, where=f"{self._where}, expert").target
+        if self._advise is None:
+            self.abilities = without(self.abilities, "expert")
+        self._fields_now: dict[str, Any] = {}
+        refuse = Refusals(self._where)
+        refuse.when(
+            self._link.calls_tools and (field or legal),
+            f"`{'field' if field else 'legal'}` is set, and the actions of this environment are calls of tools.",
+            "Leave it out.",
+        )
+        self._field = None if self._link.calls_tools else _only_field(self._link.schema, field, self._where)
+        refuse.when(
             legal is not None and self._field is None,
             f"`legal` is set to `{legal}`, and the action has several fields.",
             "Set `field` to the one whose values it lists.",
         )
-        act = Tool(
-            name=TOOL,
-            description=self._link.schema.get("description", ""),
-            parameters=self._link.schema,
-            call=dict,
-        )
-        self._box = Toolbox([act], format=format)
-        self._turn, self._score = 0, 0.0
+        self._format = format
+        self._box = Toolbox([] if self._link.calls_tools else [_act(self._link.schema)], format=format)
+        self._turn, self._score, self._calls = 0, 0.0, 0
         self._last: Observation | None = None
 
     # ---- the protocol -------------------------------------------------------------------------------------
@@ -100,7 +121,9 @@ class OpenEnv:
 
     async def reset(self, task: Task) -> StepResult:
         shown = await self._link.reset(task.seed % SEEDS, self._params["options"])  # type: ignore[arg-type]
-        self._turn, self._score = 0, 0.0
+        if self._link.calls_tools:
+            self._box = Toolbox(tools_of(await self._link.tools(), self._where), format=self._format)
+        self._turn, self._score, self._calls = 0, 0.0, 0
         self._last = self._observe(shown)
         return single(AGENT, self._last)
 
@@ -109,24 +132,60 @@ class OpenEnv:
         self._turn += 1
         reward, over, fault = 0.0, False, None
         try:
-            shown = await self._link.step(self._fields(actions[AGENT]))
+            act = self._call if self._link.calls_tools else self._act
+            seen, reward, over = await act(actions[AGENT])
+            self._last = seen
         except Refused as refused:
             fault = str(refused)
-            text = f"error: {fault}\n{last.text}"
-            seen = Observation(text=text, legal=last.legal, instruction=last.instruction, tools=last.tools)
-        else:
-            reward, over = shown.reward, shown.done
-            seen = self._last = self._observe(shown)
+            seen = _told(last, f"error: {fault}")
         self._score += reward
+        readable = fault is None and not (self._link.calls_tools and over and not self._calls)
         cut = not over and self._turn >= self._max_turns
-        info: dict[str, Any] = {"score": self._score}
+        info: dict[str, Any] = {"score": self._score} | ({"calls": self._calls} if self._link.calls_tools else {})
         if self._success_at is not None and (over or cut):
             info["success"] = self._score >= self._success_at
-        return single(AGENT, seen, reward=reward, over=over, cut=cut, readable=fault is None, info=info)
+        return single(AGENT, seen, reward=reward, over=over, cut=cut, readable=readable, info=info)
 
     def close(self) -> None:
         self._last = None
         self._link.close()
+
+    def expert(self, agent: str) -> Action:
+        """The action that the function `expert` gives for the latest observation."""
+        assert self._advise is not None  # without a function, `abilities` has no `expert`
+        advice = self._advise(self._fields_now)
+        return Action(text=self._box.write(advice) if isinstance(advice, ToolCall) else str(advice))
+
+    # ---- acts ---------------------------------------------------------------------------------------------
+    async def _act(self, action: Action) -> tuple[Observation, float, bool]:
+        """Make one step of the environment. Raises: Refused."""
+        shown = await self._link.step(self._fields(action))
+        return self._observe(shown), await self._measure(shown), shown.done
+
+    async def _call(self, action: Action) -> tuple[Observation, float, bool]:
+        """Call the tools that an answer names, each as a step, until the episode is over. Raises: Refused."""
+        parsed = self._box.read(str(self._box.spelled(action) or ""))
+        if parsed.fault is not None:
+            raise Refused(parsed.fault)
+        total, done, texts, pictures = 0.0, not parsed.calls, list[str](), list[Any]()
+        for call in parsed.calls:
+            checked = self._box.call(call)
+            if not checked.ok:
+                texts.append(checked.text)
+                continue
+            self._calls += 1
+            name = self._box.tools[call.name].call()  # the name that the environment knows it by
+            shown = await self._link.step(call_of(name, call.arguments))
+            self._fields_now = shown.fields
+            answer = answer_of(shown.fields, where=f"{self._where}, tool {name}")
+            texts.append(answer["content"])
+            pictures += answer.get("pictures", ())
+            total += await self._measure(shown)
+            if shown.done:
+                done = True
+                break
+        message: Message = {"role": "user", "content": "\n".join(texts)}
+        return self._seen((message | ({"pictures": tuple(pictures)} if pictures else {}),)), total, done
 
     # ---- actions and observations -------------------------------------------------------------------------
     def _fields(self, action: Action) -> dict[str, Any]:
@@ -141,7 +200,14 @@ class OpenEnv:
             raise Refused(result.text.removeprefix("error: "))
         return dict(parsed.calls[0].arguments)
 
+    def _seen(self, messages: tuple[Message, ...], legal: list[str] | None = None) -> Observation:
+        if self._link.calls_tools:
+            legal = [self._box.write(one.sample()) for one in self._box.tools.values()]
+        tools = self._box.declarations if self._field is None else None
+        return observation_of(messages, legal=legal, instruction=self._manual(), tools=tools)
+
     def _observe(self, shown: Shown) -> Observation:
+        self._fields_now = shown.fields
         fields = {name: value for name, value in shown.fields.items() if name != self._legal}
         if self._show is not None:
             fields = {name: fields[name] for name in self._show if name in fields}
@@ -149,8 +215,8 @@ class OpenEnv:
             text = _written(next(iter(fields.values())))
         else:
             text = "\n".join(f"{name}: {_written(value)}" for name, value in fields.items())
-        tools = self._box.declarations if self._field is None else None
-        return Observation(text=text, legal=self._choices(shown), instruction=self._manual(), tools=tools)
+        legal = None if self._link.calls_tools else self._choices(shown)
+        return self._seen(({"role": "user", "content": text or "begin"},), legal)
 
     def _choices(self, shown: Shown) -> list[str] | None:
         if self._field is None:
@@ -165,6 +231,17 @@ class OpenEnv:
             return self._box.explain()
         told = self._link.schema["properties"][self._field].get("description")
         return None if told is None else f"Answer with {self._field}: {told}"
+
+
+def _told(last: Observation, line: str) -> Observation:
+    """The last observation again, after a line."""
+    text = line if last.text is None else f"{line}\n{last.text}"
+    return Observation(text=text, legal=last.legal, instruction=last.instruction, tools=last.tools)
+
+
+def _act(schema: Mapping[str, Any]) -> Tool:
+    """The tool `act`, whose arguments are the fields of an action."""
+    return Tool(name=TOOL, description=schema.get("description", ""), parameters=schema, call=dict)
 
 
 # ---- single fields --------------------------------------------------------------------------------------------

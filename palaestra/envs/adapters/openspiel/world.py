@@ -15,6 +15,7 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.openspiel.games import PLACE, common_payoff, load, package, solver
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -80,6 +81,7 @@ class OpenSpiel:
         show_actions: bool = False,
         tensor: Tensor = "observation",
     ) -> None:
+        note_version("openspiel")
         self._game = load(game)
         self._params = {"game": game, "opponent": opponent, "seats": seats}
         self._name, self._opponent, self._seats, self._show_actions = game, opponent, seats, show_actions

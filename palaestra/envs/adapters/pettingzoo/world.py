@@ -15,6 +15,7 @@ import numpy as np
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.pettingzoo.spaces import Seat
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -88,6 +89,7 @@ class PettingZoo:
         penalty: Positive = 1.0,
         expert: str | None = None,
     ) -> None:
+        note_version("pettingzoo")
         self._where = f"environment pettingzoo, env: {env}"
         self._params = {"env": env, "options": options or {}, "api": api}
         self._inner, self._parallel = _make(env, options or {}, api, self._where)

@@ -18,6 +18,7 @@ from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.reasoning_gym import answers
 from palaestra.envs.adapters.reasoning_gym.items import PLACE, Item, Kind, check, choices, item
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -96,6 +97,7 @@ class ReasoningGym(KeepsState[State]):
         choices: NonNegativeInt = 10,
         noise: Fraction = 0.0,
     ) -> None:
+        note_version("reasoning_gym")
         _refuse_impossible(config, mixture, levels)
         mixed = {dataset: config or {}} if mixture is None else mixture
         self._params = {"mixture": {name: dict(options or {}) for name, options in mixed.items()}, "noise": noise}

@@ -22,6 +22,7 @@ from palaestra.envs.adapters.scienceworld.server import (
     take_world,
     variations,
 )
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -82,6 +83,7 @@ class ScienceWorld:
         max_turns: PositiveInt = 50,
         expert: bool = True,
     ) -> None:
+        note_version("scienceworld")
         server()
         self._kinds = _known(kinds)
         self._simpler = ",".join(simplifications)

@@ -17,6 +17,7 @@ from palaestra.data.abilities import without
 from palaestra.envs.adapters.textarena.games import rules_of
 from palaestra.envs.adapters.textarena.match import Match
 from palaestra.envs.adapters.textarena.package import PLACE, build, fewest_players, refusal
+from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -84,6 +85,7 @@ class TextArena:
         noise: Fraction = 0.0,
         max_turns: PositiveInt = 100,
     ) -> None:
+        note_version("textarena")
         self._game, self._options = game, dict(options or {})
         self._rules = rules_of(build(game, self._options))
         self._players = players or fewest_players(game, json.dumps(self._options, sort_keys=True))

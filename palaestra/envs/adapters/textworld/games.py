@@ -24,6 +24,7 @@ from palaestra.errors import EpisodeFailure, RunFolderError, missing_extra
 Challenge = Literal["treasure_hunter", "coin_collector", "simple"]
 Mode = Literal["easy", "medium", "hard"]
 
+WHERE = "environment textworld"
 FORMAT = 1  # part of every hash: raise it when `_generate` changes so that a design gives another game
 ATTEMPTS = 20  # maps that are tried, as some allow no quest of the wanted length
 _GENERATOR = threading.Lock()  # the whole process shares the package's parser and its random state
@@ -52,7 +53,7 @@ def package() -> ModuleType:
         import textworld
         import textworld.challenges
     except ImportError as error:
-        raise missing_extra("textworld", extra="envs", needed_for="environment textworld") from error
+        raise missing_extra("textworld", extra="envs", needed_for=WHERE) from error
     return textworld
 
 
@@ -82,19 +83,26 @@ def load(design: Design, folder: Path) -> Any:
     return game_class.deserialize(content)
 
 
-def load_compiled(design: Design, folder: Path) -> Path:
-    """The path of the compiled game, which has its `.json` beside it. A missing or broken file is compiled anew.
+def compiled(game: Any, key: str, folder: Path) -> Path:
+    """The path of a compiled game, which has its `.json` beside it. A missing or broken file is compiled anew.
 
-    Raises: as `load`; EpisodeFailure also if the game cannot be compiled.
+    Args:
+        key: the name of the files, without suffix.
+
+    Raises: EpisodeFailure, if the game cannot be compiled; RunFolderError, if the folder cannot be written.
     """
-    game = load(design, folder)
-    path = folder / f"{design.key}.z8"
+    path = folder / f"{key}.z8"
     beside = path.with_suffix(".json")
     if not beside.exists():  # `load` had the game in memory, and its file was deleted since
         _write(beside, lambda place: place.write_text(json.dumps(game.serialize())))
     if not _intact(path):
         _write(path, lambda place: _compile(game, place))
     return path
+
+
+def load_compiled(design: Design, folder: Path) -> Path:
+    """The path of the compiled game, as `compiled` gives it. Raises: as `load` and `compiled`."""
+    return compiled(load(design, folder), design.key, folder)
 
 
 # ---- making games -----------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """Players of a TextWorld game: `LogicPlayer` plays its rules, `CompiledPlayer` plays it in the Z-machine interpreter.
 
-Both have the same members:
-    state     the package's GameProgression: facts, completed, failed, score, winning policy
-    feedback  the effect of the last command, as text
-    commands  admissible command → action of the package, in alphabetical order
-    step      carry out a command; returns whether the game understood it
-    copy      an independent player in the same state
+`pddl` has a player of other games. All have the same members:
+    feedback   the effect of the last command, as text
+    commands   admissible commands in alphabetical order, as the keys of a mapping
+    progress   what `Progress` tells
+    step       carry out a command; returns whether the game understood it
+    copy       an independent player in the same state
 """
 
 from __future__ import annotations
@@ -21,6 +21,38 @@ from palaestra.envs.adapters.textworld.games import package
 NOT_UNDERSTOOD = "you cannot do that"
 
 
+class Progress:
+    """How far a game of TextWorld is, as its GameProgression `state` tells.
+
+    Members: `completed`, whether it is won; `failed`, whether it is lost; `score`, in [0, 1]; `facts`, what is true
+    now, one text for each, in order; `plan`, the next command of a way to win, or None.
+    """
+
+    def __init__(self, game: Any, state: Any) -> None:
+        self.game, self.state = game, state
+
+    @property
+    def completed(self) -> bool:
+        return bool(self.state.completed)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.state.failed)
+
+    @property
+    def score(self) -> float:
+        return float(self.state.score / max(self.game.max_score, 1))
+
+    def facts(self) -> list[str]:
+        return sorted(
+            "\t".join((fact.name, *(variable.name for variable in fact.arguments))) for fact in self.state.state.facts
+        )
+
+    def plan(self) -> str | None:
+        solution = self.state.winning_policy
+        return command_of(self.game, solution[0]) if solution else None
+
+
 class LogicPlayer:
     """Plays the rules of the game, and describes the situation by its facts. It needs no compiled game."""
 
@@ -31,6 +63,10 @@ class LogicPlayer:
         self.state = state or GameProgression(game)
         self.feedback = situation(game, self.state)
         self.commands = _commands(game, self.state)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.game, self.state)
 
     def step(self, command: str) -> bool:
         action = self.commands.get(command)
@@ -62,6 +98,10 @@ class CompiledPlayer:
         self.feedback = clean(now["feedback"])
         self.commands = _commands(game, self.state)
         self.moves, self.said = 0, list[str]()
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.game, self.state)
 
     def step(self, command: str) -> bool:
         # The interpreter gets only commands with a verb of this game: it would also obey `quit` and `restart`.

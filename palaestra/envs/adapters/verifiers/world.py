@@ -19,7 +19,6 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall, derive
 from palaestra.envs.adapters.rows import division
 from palaestra.envs.adapters.verifiers.machine import HARNESS, Ask, Play, machine, package
-from palaestra.envs.kit.contents import as_json
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -91,7 +90,7 @@ class Verifiers:
         self.agents: tuple[str, ...] = tuple(_seats(inner.config))
         self._rows = list(itertools.islice(iter(inner.taskset), rows))
         Refusals(self._where).when(not self._rows, "the taskset gave no tasks.", "Check `taskset` in `config`.")
-        self._train, self._held = division(len(self._rows), held_out)
+        self._train, self._held = division([row.key for row in self._rows], held_out)
         self._play = Play(inner)
         self._success_at, self._format, self._whole, self._max_turns = success_at, format, whole, max_turns
         self._ask: Ask | None = None
@@ -114,8 +113,8 @@ class Verifiers:
         ]
 
     def content(self, task: Task) -> Any:
-        """The row of the taskset."""
-        return as_json(self._rows[int(task.params.get("row", self._train[0]))])
+        """The key of the row, which verifiers makes of its data, or the taskset by itself."""
+        return self._rows[int(task.params.get("row", self._train[0]))].key
 
     async def reset(self, task: Task) -> StepResult:
         row = self._rows[int(task.params.get("row", self._train[0]))]

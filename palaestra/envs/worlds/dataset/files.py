@@ -31,10 +31,11 @@ DOWNLOAD = "hf download --repo-type dataset"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a data file: its columns, and its place for messages, such as `train.jsonl:17`."""
+    """A row of a data file: its columns, its place for messages, such as `train.jsonl:17`, and its file's folder."""
 
     columns: Mapping[str, Any]
     place: str
+    folder: str = ""
 
 
 def read_rows(path: str) -> tuple[Row, ...]:
@@ -239,7 +240,8 @@ def _read(path: Path) -> Iterable[Row]:
         if not isinstance(columns, dict):
             raise InvalidData(where=place, what="the row is not a JSON object.", remedy='Write `{"prompt": …}`.')
         # NaN is how pandas writes that a value is missing.
-        yield Row({str(name): None if value != value else value for name, value in columns.items()}, place)
+        kept = {str(name): None if value != value else value for name, value in columns.items()}
+        yield Row(kept, place, str(path.parent))
 
 
 def _text(path: Path) -> str:

@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from palaestra.data import Observation
 from palaestra.data.task import content_digest
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.images import image_digest, is_content, observation_of, refuse_unplaced, with_images
 from palaestra.envs.verifiers.answers import right_answers
 from palaestra.envs.worlds.dataset.files import Row
 from palaestra.errors import InvalidData, nearest
@@ -18,7 +20,7 @@ from palaestra.errors import InvalidData, nearest
 NAME = "dataset"
 ANSWERS = ("answer", "solution", "ground_truth", "reward_model.ground_truth")  # TRL's columns, then verl's
 LEVELS = ("difficulty", "level")
-PICTURES = ("image", "images", "video", "videos")
+VIDEOS = ("video", "videos")
 ROLES = ("system", "user", "assistant", "tool")
 FURTHER = ("name", "reasoning_content", "tool_calls", "tool_call_id")  # fields of a message that chat templates read
 PLACE = re.compile(r"\{\{(\w+(?:\.\w+)*)\}\}|\{([^{}]+)\}")  # `{{word}}` and `{column}` in a template
@@ -39,6 +41,9 @@ class Problem:
         content: what tells this problem from others. digest: its hash.
         level: how hard it is, if a column says so.
         place: of the row, such as `train.jsonl:17`.
+        images: of the row, as its file has them. They are read when the agent sees them, so that not all are in memory.
+        asked: how many of the messages are the row's own; its images stand in these.
+        folder: where the paths of images begin.
     """
 
     prompt: str | tuple[Message, ...]
@@ -49,6 +54,9 @@ class Problem:
     digest: str
     level: float | None
     place: str
+    images: tuple[Any, ...] = ()
+    asked: int = 1
+    folder: str = ""
 
     @property
     def conversational(self) -> bool:
@@ -56,13 +64,27 @@ class Problem:
         return not isinstance(self.prompt, str)
 
     def observation(self) -> Observation:
-        """What the agent reads first. A system message before a single question becomes the instruction."""
+        """What the agent reads first. A system message before a single question becomes the instruction.
+
+        Raises: InvalidData, for an image that cannot be read.
+        """
         *head, last = self.messages
+        if self.images or any(not isinstance(message["content"], str) for message in self.messages):
+            return self._with_images()
         if last["role"] == "user" and [message["role"] for message in head] in ([], ["system"]):
             instruction = head[0]["content"] if head else None
             return Observation(text=last["content"], instruction=instruction, state_key=self.digest)
         text = "\n".join(message["content"] for message in self.messages)
         return Observation(text=text, messages=self.messages, state_key=self.digest)
+
+    def _with_images(self) -> Observation:
+        folder, count = Path(self.folder), len(self.messages) - self.asked
+        before = with_images(self.messages[:count], folder=folder, where=self.place)
+        own = with_images(self.messages[count:], self.images, folder=folder, where=self.place)
+        messages, instruction = (*before, *own), None
+        if [message["role"] for message in messages] == ["system", "user"]:
+            instruction, messages = messages[0]["content"], messages[1:]
+        return observation_of(messages, instruction=instruction, state_key=self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +126,14 @@ class Layout:
 
     def _problem(self, row: Row) -> Problem:
         columns = dict(row.columns)
-        picture = next((name for name in PICTURES if columns.get(name)), None)
-        if picture is not None:
+        video = next((name for name in VIDEOS if columns.get(name)), None)
+        if video is not None:
             raise InvalidData(
-                where=f"{row.place}, `{picture}`",
-                what="the environment `dataset` asks questions in words, and this row has a picture or a video.",
+                where=f"{row.place}, `{video}`",
+                what="the environment `dataset` asks questions in words and images, and this row has a video.",
                 remedy="Use rows without one, or rename the column if the question does not need it.",
             )
+        images = tuple(columns.get("images") or ([columns["image"]] if columns.get("image") else ()))
         prompt, spoken = self._prompt(columns, row.place)
         name = self.answer or next((name for name in ANSWERS if column(columns, name) is not None), None)
         if name is not None and column(columns, name) is None:
@@ -118,9 +141,11 @@ class Layout:
         if name is not None:
             columns["answer"] = column(columns, name)
         own = prompt if not isinstance(prompt, str) else ({"role": "user", "content": prompt},)
+        refuse_unplaced(own, len(images), where=row.place)
         head = [message for message in own[:1] if message["role"] == "system"]
         system = [{"role": "system", "content": self.system}] if self.system is not None else head
-        content = as_json([self._named(columns, name, row.place) for name in self.problem] if self.problem else prompt)
+        shown = prompt if not images else [prompt, [image_digest(one, row.folder, row.place) for one in images]]
+        content = as_json([self._named(columns, name, row.place) for name in self.problem] if self.problem else shown)
         return Problem(
             prompt=prompt,
             messages=(*system, *self.examples, *own[len(head) :]),
@@ -130,6 +155,9 @@ class Layout:
             digest=content_digest(NAME, content),
             level=self._level(columns, row.place),
             place=row.place,
+            images=images,
+            asked=len(own) - len(head),
+            folder=row.folder,
         )
 
     def _prompt(self, columns: Mapping[str, Any], place: str) -> tuple[str | tuple[Message, ...], str | None]:
@@ -145,7 +173,7 @@ class Layout:
             said = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
             end = said[-1] if said else len(messages)
             if end:
-                return messages[:end], messages[end]["content"] if said else None
+                return messages[:end], _text(messages[end]) if said else None
         if given is None:
             raise absent(self.prompt, columns, place, option="prompt")
         if isinstance(given, list):
@@ -158,7 +186,8 @@ class Layout:
                     remedy="End with a message of the user. If the last message is a good reply, call the column "
                     "`messages`.",
                 )
-            if messages[-1]["role"] == "user" and not messages[-1]["content"].strip():
+            last = messages[-1]["content"]
+            if messages[-1]["role"] == "user" and isinstance(last, str) and not last.strip():
                 raise InvalidData(
                     where=f"{place}, `{self.prompt}`",
                     what="its last message is empty.",
@@ -268,21 +297,36 @@ def filled(template: str, columns: Mapping[str, Any], place: str) -> str:
 
 
 def conversation(given: Sequence[Any], place: str) -> tuple[Message, ...]:
-    """Checked messages. Raises: InvalidData, for one without a role and a text."""
+    """Checked messages. A content with images stays a list of parts.
+
+    Raises: InvalidData, for one without a role, and for one without a text or images.
+    """
     messages = []
     for message in given:
-        text = _text(message) if isinstance(message, Mapping) and message.get("role") in ROLES else None
-        if text is None:
+        known = isinstance(message, Mapping) and message.get("role") in ROLES
+        content = (_with_pictures(message) or _text(message)) if known else None
+        if content is None:
             raise InvalidData(
                 where=place,
                 what=f"{message!r} is not a message.",
-                remedy=f"Write messages with a `role` ({', '.join(ROLES)}) and a `content`, which is a text.",
+                remedy=f"Write messages with a `role` ({', '.join(ROLES)}) and a `content`: a text, or parts of the "
+                "types `text` and `image`.",
             )
         further = {name: message[name] for name in FURTHER if message.get(name)}
-        messages.append({"role": message["role"], "content": text, **further})
+        messages.append({"role": message["role"], "content": content, **further})
     if not given:
         raise InvalidData(where=place, what="it has no message.", remedy="Write at least one message of the user.")
     return tuple(messages)
+
+
+def _with_pictures(message: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The content of a message with images, without fields that are None; None, if it has no image."""
+    content: Any = message.get("content")
+    if not is_content(content):
+        return None
+    parts = [{name: value for name, value in part.items() if value is not None} for part in content]
+    kinds = {part.get("type") for part in parts}
+    return parts if kinds <= {"text", "image", "image_url"} and kinds != {"text"} else None
 
 
 def _text(message: Mapping[str, Any]) -> str | None:

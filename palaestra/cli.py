@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ import typer
 
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError
+from palaestra.interruption import Stopped, stoppable
 
 app = typer.Typer(
     name="palaestra",
@@ -36,6 +38,7 @@ Smoke = Annotated[
 STOPPED, MISSING = 130, 1  # exit codes: after Ctrl-C; if an optional package is not installed
 OWN_MODULE = "palaestra_user_"  # names of the modules of the user's files begin with this
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
+KEEPING = ("train",)  # commands that keep what is finished when a signal ends them
 GO_ON = {
     "train": "the same command with `--resume` continues from the newest checkpoint, if one was written",
     "compare": "the same command continues where it stopped",
@@ -44,7 +47,14 @@ FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
 
 def _command(module: str, **arguments: Any) -> None:
-    importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
+    with stoppable() if module in KEEPING else nullcontext():
+        try:
+            importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
+        except KeyboardInterrupt as stop:
+            status = stop.status if isinstance(stop, Stopped) else STOPPED
+            rest = [getattr(stop, "remedy", "") or GO_ON.get(module, "")]
+            print("\n" + "; ".join(["stopped", *filter(None, rest)]), file=sys.stderr)
+            raise typer.Exit(status) from None
 
 
 @app.command(context_settings=FREE)
@@ -221,7 +231,7 @@ def _run() -> int:
     """Run the command line.
 
     Returns: the exit code: 0; 1 if an optional package is not installed; 2 for other errors that a user can correct;
-        130 after Ctrl-C.
+        130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     try:
         code = app(prog_name="palaestra", standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
@@ -233,8 +243,6 @@ def _run() -> int:
             raise
         print(f"\n{message}\n", file=sys.stderr)
         return MISSING if isinstance(error, MissingExtra) else 2
-    if code == STOPPED:
-        print("\n" + "; ".join(["stopped", *(GO_ON[word] for word in sys.argv[1:2] if word in GO_ON)]), file=sys.stderr)
     return int(code)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,16 +16,17 @@ from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.evaluation.panels import form
-from palaestra.evaluation.report import write_report
+from palaestra.interruption import Stopped, stoppable
 from palaestra.registry import declared
-from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.atomic import discard
+from palaestra.store.folder import RECIPE, RESULT, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES, MetricsLog
 from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import RunState
 from palaestra.training.loop import Trainer
 from palaestra.training.memory import refuse_what_cannot_fit
-from palaestra.training.monitor import Panel, Progress
+from palaestra.training.monitor import Panel
 from palaestra.training.parallel import (
     SharedRunner,
     device_of_rank,
@@ -33,6 +35,7 @@ from palaestra.training.parallel import (
     share_logs,
     spread,
 )
+from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, started
@@ -71,7 +74,30 @@ def train(
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
         if not resume:
             folder.write_json(RECIPE, recipe)
-        return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
+        with undone_if_it_cannot_begin(folder):
+            return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
+
+
+@contextmanager
+def undone_if_it_cannot_begin(folder: RunFolder) -> Iterator[None]:
+    """A context for a run that may replace a former one.
+
+    If it ends before its first iteration, the former run is put back. A run that a signal ended stays, if it has a
+    checkpoint.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not folder.replaces:
+            raise
+        if isinstance(error, KeyboardInterrupt) and folder.latest_checkpoint() is not None:
+            folder.settle()
+            raise
+        folder.give_back()
+        if isinstance(error, Stopped):
+            error.remedy = f"the new run had not begun; the former run in {folder.path} is as it was"
+        raise
+    folder.settle()
 
 
 def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool) -> str:
@@ -79,7 +105,10 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
+        interruption = resources.enter_context(stoppable())
+        interruption.notify = progress.note
         trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
+        trainer.interruption = interruption
         trained = trainer.setup.trained.values()
         for line in dict.fromkeys(line for policy in trained for line in policy.notes):
             progress.note(line)
@@ -93,20 +122,43 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
                 for line in changes(folder.read_json(RECIPE), recipe):
                     progress.note(f"changed: {line}")
                 folder.write_json(RECIPE, recipe)
+                discard(folder / RESULT)
         else:
             trainer.log.truncate(-1)
             trainer.episodes.truncate(-1)
             _warm(trainer, progress)
             _start_learners(trainer)
         refuse_different(dict(trainer.state.modules), ranks)
-        trainer.run()
-    if not ranks.main:
-        return ""
-    write_report(folder)  # last: `compare` takes a run with a report as complete
-    line = closing_line(folder, trainer.panel)
+        with interruption.deferred(), _reported(trainer):
+            trainer.run()
+            if not ranks.main:
+                return ""
+            line = closing_line(folder, trainer.panel)
+            trainer.keeper.report(trainer.step, now=True, ended=", ended")
+            folder.write_json(RESULT, {"step": trainer.step, "line": line.splitlines()[-1]})
     if trainer.counters[UPDATES]:
         return line
     return f"no update was made: in {trainer.step} iterations no token had an advantage\n{line}"
+
+
+@contextmanager
+def _reported(trainer: Trainer) -> Iterator[None]:
+    """A context for the loop. If it does not reach its end, what is finished is kept, and the report says how it ended."""
+    keeper, folder = trainer.keeper, trainer.folder.path
+    try:
+        yield
+    except Stopped as stop:
+        if not stop.at_once and keeper.saved < trainer.step:  # between two iterations; otherwise weights may be halfway
+            keeper.save(trainer.step, trainer.counters)
+        keeper.report(trainer.step, now=True, ended=f", stopped by {stop}")
+        stop.remedy = (
+            f"iteration {keeper.saved} of {trainer.settings.training.iterations} is kept; "
+            f"`palaestra train {shlex.quote(str(folder))} --resume` continues from there"
+        )
+        raise
+    except BaseException as error:
+        keeper.report(trainer.step, now=True, ended=f", ended by {type(error).__name__}")
+        raise
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -6,11 +6,12 @@ of weights or the writing of a checkpoint.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -84,12 +85,25 @@ class Interruption:
         if self.received is not None:
             if now - self._when < ECHO:
                 return
+            _quiet_loop()
             raise Stopped(number, at_once=True)
         self.received, self._when = number, now
         if not self._deferred:
+            _quiet_loop()
             raise Stopped(number)
         if self.notify is not None:
             self.notify(f"{SIGNALS[number]}: the run stops after this iteration. A second one stops it at once.")
+
+
+def _quiet_loop() -> None:
+    """Let the event loop that runs in this thread say nothing about the task in which Stopped is raised."""
+    with suppress(RuntimeError):  # there is none
+        asyncio.get_running_loop().set_exception_handler(_unless_stopped)
+
+
+def _unless_stopped(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not isinstance(context.get("exception"), Stopped):
+        loop.default_exception_handler(context)
 
 
 _active: list[Interruption] = []  # at most one

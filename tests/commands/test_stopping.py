@@ -28,7 +28,7 @@ RECIPE: dict[str, Any] = {
     "seed": 1,
     "environment": {"echo": {"turns": 2}},
     "policies": {"main": {"policy": TINY}},
-    "warm_start": {"episodes": 16, "epochs": 2, "batch_tokens": 128, "optimizer": {"adamw": {"lr": 0.01}}},
+    "warm_start": {"episodes": 32, "epochs": 10, "batch_tokens": 128, "optimizer": {"adamw": {"lr": 0.01}}},
     "rollout": {"tasks": 4, "group": 4, "response_tokens": 3},
     "training": {"iterations": 5, "threads": 1},
     "evaluation": {"tasks": 4, "every": 2},
@@ -38,7 +38,7 @@ RECIPE: dict[str, Any] = {
 Moment = tuple[str, int, int | None, int | None]
 MOMENTS: dict[str, Moment] = {
     "building": ("palaestra.training.start:build_setup", 1, None, None),
-    "demonstrations": ("palaestra.training.warm_start:demonstrated", 2, None, None),
+    "demonstrations": ("palaestra.training.warm_start:demonstrated", 1, None, None),
     "cloning": ("palaestra.parts.optimizers:AdamW.step", 2, None, None),
     "first checkpoint": ("palaestra.training.checkpoint:save_weights", 1, 0, None),
     "first evaluation": ("palaestra.training.monitor:summarize", 1, 0, 0),
@@ -52,7 +52,7 @@ MOMENTS: dict[str, Moment] = {
     "report": ("palaestra.training.saving:write_report", 1, 5, 5),
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOGS = ("metrics.jsonl", "evaluations.jsonl", "trajectories.jsonl")
+FILES = ("metrics.jsonl", "evaluations.jsonl", "trajectories.jsonl", "checkpoints/step-000005/main.safetensors")
 
 
 def at(target: str, number: int, act: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
@@ -83,21 +83,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The logs of the run that was never stopped."""
+    """The logs and the weights of the run that was never stopped."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "stopped.yaml").write_text(json.dumps(RECIPE))
     command = [sys.executable, "-m", "palaestra", "train", "stopped.yaml", "--quiet"]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return logs(folder / "runs/stopped")
+    assert json.loads((folder / "runs/stopped/metrics.jsonl").read_text().splitlines()[-1])["updates"] >= 3
+    return contents(folder / "runs/stopped")
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 
 
-def logs(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in LOGS}
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
 
 
 def kept(folder: Path) -> int | None:
@@ -108,19 +109,25 @@ def kept(folder: Path) -> int | None:
 def assert_same_after_resume(run: Path, whole: dict[str, bytes], palaestra: Command) -> None:
     done = palaestra("train", "stopped.yaml", "--resume", "--quiet")
     assert done.code == 0 and done.out[-1].startswith("success ")
-    assert logs(run) == whole
+    assert contents(run) == whole
     assert "Iteration 5 of 5, ended." in (run / "report.html").read_text()
     assert json.loads((run / "result.json").read_text()) == {"step": 5, "line": done.out[-1]}
     assert not list(run.rglob(".*"))
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def each() -> list[Any]:
+    """All signals at all moments. `make test` takes one signal for each moment."""
+    return [
+        pytest.param(moment, number, marks=() if number == SIGNALS[place % 3] else pytest.mark.slow)
+        for place, moment in enumerate(MOMENTS)
+        for number in SIGNALS
+    ]
+
+
+@pytest.mark.parametrize(("moment", "number"), each())
 def test_1_signals(
     run: Path, whole: dict[str, bytes], palaestra: Command, moment: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if number != SIGNALS[list(MOMENTS).index(moment) % 3] and not os.environ.get("PALAESTRA_ALL_MOMENTS"):
-        pytest.skip("one signal for each moment; the others with PALAESTRA_ALL_MOMENTS=1")
     target, call, step, _ = MOMENTS[moment]
     with monkeypatch.context() as patch:
         at(target, call, lambda: signal.raise_signal(number), patch)
@@ -137,7 +144,9 @@ def test_1_signals(
     assert_same_after_resume(run, whole, palaestra)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [pytest.param(moment, marks=() if place % 3 else pytest.mark.slow) for place, moment in enumerate(MOMENTS)]
+)
 def test_2_kills(
     run: Path, whole: dict[str, bytes], palaestra: Command, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

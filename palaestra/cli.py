@@ -18,7 +18,7 @@ import typer
 
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError
-from palaestra.interruption import Stopped, stoppable
+from palaestra.interruption import Stopped, exits_refused, stoppable
 
 app = typer.Typer(
     name="palaestra",
@@ -47,7 +47,7 @@ FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
 
 def _command(module: str, **arguments: Any) -> None:
-    with stoppable() if module in KEEPING else nullcontext():
+    with exits_refused(), stoppable() if module in KEEPING else nullcontext():
         try:
             importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
         except KeyboardInterrupt as stop:

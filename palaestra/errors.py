@@ -22,6 +22,10 @@ import difflib
 from collections.abc import Iterable
 
 
+# What fails one episode if the code of a user, such as an environment or a tool, raises it. `exit()` must not end a run.
+FAULTS = (Exception, SystemExit)
+
+
 class PalaestraError(Exception):
     """A fault that a user can correct. All errors of the library inherit from it.
 

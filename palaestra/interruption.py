@@ -7,13 +7,17 @@ of weights or the writing of a checkpoint.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
+
+from palaestra.errors import PalaestraError
 
 NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}
 SIGNALS = {getattr(signal, name): said for name, said in NAMES.items() if hasattr(signal, name)}
@@ -93,6 +97,23 @@ class Interruption:
             raise Stopped(number)
         if self.notify is not None:
             self.notify(f"{SIGNALS[number]}: the run stops after this iteration. A second one stops it at once.")
+
+
+@contextmanager
+def exits_refused() -> Iterator[None]:
+    """A context in which `exit()` in the code of a user is an error, since it would end the program as if all were well.
+
+    Raises: PalaestraError, which names the line.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if "_sitebuiltins" not in one.filename]
+        raise PalaestraError(
+            where=f"{os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno}" if frames else "exit",
+            what=f"it ended the program by `exit` (status {error.code}), before the work was done.",
+            remedy="Raise another error there. That of an environment, a reward function or a tool fails one episode.",
+        ) from error
 
 
 def _quiet_loop() -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from palaestra import own_files
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
-from palaestra.errors import ContractError
+from palaestra.errors import FAULTS, ContractError
 from palaestra.rollout.hosts import failure, hung, refuse_missing
 
 DEPTH = 4  # most messages on the way to a worker; with full pipes, both sides would wait for each other
@@ -72,7 +72,7 @@ def _serve(start: _StartUp, pipe: Connection) -> None:
                 result = _result(environments, start, number, call, pickle.loads(arguments))
                 result = loop.run(_awaited(result)) if inspect.isawaitable(result) else result
                 answer: tuple[Any, ...] = (True, pickle.dumps(result), "")
-            except Exception as error:
+            except FAULTS as error:
                 answer = (False, *_portable(error))
             pipe.send((number, *answer))
 
@@ -117,7 +117,7 @@ def _imported_for(make: Callable[[], Any]) -> list[str]:
     return sorted(name for name in names if isinstance(name, str) and name not in own_files.user_files())
 
 
-def _portable(error: Exception) -> tuple[bytes, str]:
+def _portable(error: BaseException) -> tuple[bytes, str]:
     """An exception as bytes, and as a text for a reader that cannot unpickle it."""
     text = "".join(traceback.format_exception_only(error)).strip()
     try:

@@ -16,7 +16,7 @@ from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.evaluation.panels import form
-from palaestra.interruption import Stopped, stoppable
+from palaestra.interruption import Stopped, exits_refused, stoppable
 from palaestra.registry import declared
 from palaestra.store.atomic import discard
 from palaestra.store.folder import RECIPE, RESULT, RunFolder
@@ -66,7 +66,7 @@ def train(
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"
-    with joined(settings) as ranks, ExitStack() as resources:
+    with exits_refused(), joined(settings) as ranks, ExitStack() as resources:
         if not ranks.main:  # this rank's logs are the same as the first rank's, so they are thrown away
             folder = RunFolder.create(resources.enter_context(TemporaryDirectory()) + "/run")
             return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from palaestra.commands.evaluate import PlayedPanel, play_panel, scripted
+from palaestra.commands.evaluate import PlayedPanel, Wanted, play_wanted
 from palaestra.commands.export import export
 from palaestra.commands.runs import resolve, trained_setup
 from palaestra.data import Trajectory
@@ -94,16 +94,23 @@ def train(
 
 
 def evaluate(
-    *layers: Layer, policy: str | None = None, model: str | Mapping[str, Any] | None = None, **keys: Any
+    *layers: Layer,
+    policy: str | os.PathLike[str] | Sequence[str] | None = None,
+    model: str | Mapping[str, Any] | None = None,
+    samples: int = 1,
+    seed: int | None = None,
+    **keys: Any,
 ) -> PlayedPanel:
     """Play the evaluation tasks of a recipe without training.
 
     Args:
         layers, model, keys: see `load_recipe`.
-        policy: a scripted policy, such as "random" or "expert", that plays all roles; None: those of the recipe.
+        policy: who plays, as `palaestra eval --policy` takes it: "random", a model folder, a run folder, an address, or
+            several such as ["left=random", "right=exported"]; None: the policies of the recipe.
+        samples: episodes of each task, for avg@k and pass@k. seed: of what is sampled; None: the recipe's.
     """
     settings = load_recipe(*layers, model=model, **keys).settings
-    return play_panel(scripted(settings, policy) if policy else settings)
+    return play_wanted(settings, Wanted(policies=_policies(policy), samples=samples, seed=seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +179,27 @@ class Run:
             raise UnknownName(where=f"policy({name!r})", what=what, options=known or list(setup.policies))
         return setup.policies[name]
 
-    def evaluate(self, *, checkpoint: int | None = None, policy: str | None = None, **keys: Any) -> PlayedPanel:
+    def evaluate(
+        self,
+        *,
+        checkpoint: int | None = None,
+        policy: str | os.PathLike[str] | Sequence[str] | None = None,
+        samples: int = 1,
+        seed: int | None = None,
+        **keys: Any,
+    ) -> PlayedPanel:
         """Play evaluation tasks with the trained policies.
 
         >>> run.evaluate(evaluation={"tasks": 64, "temperature": 0.7})  # doctest: +SKIP
 
         Args:
             checkpoint: an iteration; None: the newest.
-            policy: a scripted policy that plays all roles in their place.
+            policy, samples, seed: see `palaestra.evaluate`.
             keys: keys of the recipe that are changed.
         """
         settings = resolve([os.fspath(self.folder), *_overrides(_named(keys))]).settings
-        if policy:
-            return play_panel(scripted(settings, policy))
-        return play_panel(settings, self._folder, checkpoint)
+        wanted = Wanted(policies=_policies(policy), checkpoint=checkpoint, samples=samples, seed=seed)
+        return play_wanted(settings, wanted, self._folder)
 
     def export(self, out: str | os.PathLike[str], *, policy: str | None = None, checkpoint: int | None = None) -> Path:
         """Write a policy into a folder that other programs can read, and return the folder."""
@@ -212,6 +226,12 @@ class Run:
 
     def __str__(self) -> str:
         return self.result or f"run in {os.fspath(self.folder)}"
+
+
+def _policies(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return (os.fspath(given),) if isinstance(given, str | os.PathLike) else tuple(given)
 
 
 def _named(value: Any) -> Any:

@@ -257,13 +257,13 @@ def _of_run(player: Player, settings: RunSettings, wanted: Wanted, resources: Ex
     """
     if player.kind != "run":
         return player
+    (target, *_) = replaced(settings, player)
     place = resources.enter_context(TemporaryDirectory(prefix="palaestra-"))
     recipe, setup = open_run(player.what, wanted.checkpoint)
     setup.runner.close()
     names = setup.policies if player.stands_for in setup.policies else ()
     name = chosen_policy(setup, player.stands_for if names else None, where=f"--policy {player}")
     policy, theirs = setup.policies[name], recipe.settings.policies[name].policy
-    (target, *_) = replaced(settings, player)
     ours = settings.policies[target].policy
     model = theirs.options.get("model")
     if theirs.options.get("lora") and ours.name == theirs.name and model and model == ours.options.get("model"):

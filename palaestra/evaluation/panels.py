@@ -164,7 +164,8 @@ def _success(counts: np.ndarray, samples: int, level: float) -> Interval:
 def _passes(counts: np.ndarray, samples: int, level: float) -> dict[int, Interval]:
     """pass@k for k = 1, 2, 4, … and for all samples."""
     sizes = sorted({2**power for power in range(samples.bit_length()) if 2**power <= samples} | {samples})
-    return {k: task_interval(pass_at(k, counts, samples), draws=samples // k, level=level) for k in sizes}
+    means = {k: pass_at(k, counts, samples) if k > 1 else counts / samples for k in sizes}
+    return {k: task_interval(mean, draws=samples // k, level=level) for k, mean in means.items()}
 
 
 def _mean_return(of_tasks: Sequence[Sequence[Trajectory]], level: float, seed: int) -> Interval | None:

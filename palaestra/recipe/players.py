@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from palaestra.bound import BoundPart, bind
 from palaestra.endpoints import endpoint_from
-from palaestra.errors import CheckpointError, RecipeError, UnknownName, nearest
+from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError, UnknownName, nearest
 from palaestra.models.pretrained import located
 from palaestra.registry import names
 from palaestra.rollout.programs import roles_of
@@ -228,10 +228,10 @@ def _only_model(variable: str, key: str) -> str:
     try:
         with endpoint.failures(boundary="engine", where=where, what="the endpoint does not list its models"):
             known = [one.id for one in endpoint.client().models.list()]
-    except Exception as error:
+    except EpisodeFailure as error:
         raise RecipeError(
             where=where,
-            what=str(getattr(error, "what", error)),
+            what=error.what,
             remedy="Check the address, and that the server is up. Or give the name of the model with --model.",
         ) from None
     if len(known) != 1:

@@ -131,6 +131,10 @@ class RunFolder:
         """Write one JSON file atomically, with sorted keys and the shortest exact floats. Returns its path."""
         return self.write(name, to_document(value))
 
+    def discard(self, name: str) -> None:
+        """Remove one file, if it is there."""
+        discard(self.path / name)
+
     def read_json(self, name: str) -> Any:
         """The value of a JSON file.
 

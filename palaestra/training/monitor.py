@@ -20,8 +20,10 @@ from palaestra.data.protocols import Experience
 from palaestra.data.table import token_count
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.errors import NoSignal, PalaestraError
-from palaestra.evaluation.panels import Evaluation, info_means, share_cut, summarize, tasks_line
+from palaestra.evaluation.panels import Evaluation, form, info_means, share_cut, summarize, tasks_line
+from palaestra.store.folder import RunFolder
 from palaestra.store.lines import STEP
+from palaestra.store.metrics import MetricsLog
 from palaestra.store.records import RECORDS
 from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings, TrainingSettings
@@ -416,7 +418,8 @@ class Panel:
 
         Raises: InvalidData, if the panel is empty or its committed hash does not fit.
         """
-        self._settings, self._training, self._experience = settings.evaluation, settings.training, experience
+        self._settings, self._experience = settings.evaluation, experience
+        self._training: TrainingSettings = settings.training
         self._seed = settings.seed
         self.name = settings.environment.name
         self.metric = self._settings.metric
@@ -529,6 +532,26 @@ class Panel:
         Args:
             last: the newest logged evaluation.
         """
-        goal = self._training.stop_at
-        score = float(last.get(f"eval/{self.name}/{self.metric}") or 0.0)
-        return step >= self._training.iterations or (goal is not None and bool(last) and score >= goal)
+        training = self._training
+        goal, score = training.stop_at, float(last.get(f"eval/{self.name}/{self.metric}") or 0.0)
+        return step >= training.iterations or (goal is not None and bool(last) and score >= goal)
+
+
+def closing_line(folder: RunFolder, panel: Panel) -> str:
+    """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`.
+
+    If the environment gives no success, the numbers are returns.
+    """
+    written = MetricsLog(folder).evaluations.read()
+    ends, metric = (written[0], written[-1]), panel.metric
+    if all(record.get(f"eval/{panel.name}/{metric}") is None for record in ends):
+        metric = "return"
+    lines, values = [], []
+    for record in ends:
+        value, low, high = (record.get(f"eval/{panel.name}/{metric}{ending}") for ending in ("", "_low", "_high"))
+        values.append("none" if value is None else format(value, form(value)))
+        if value is not None and low is not None and high is not None:
+            shown = form(value)
+            interval = f"{value:{shown}}, 95 % interval {low:{shown}} to {high:{shown}}"
+            lines.append(f"iteration {record['step']}: {metric} {interval}")
+    return "\n".join([*lines, f"{metric} {values[0]} -> {values[1]} on {panel.described}"])

@@ -15,18 +15,16 @@ from palaestra.bound import BoundPart
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
-from palaestra.evaluation.panels import form
 from palaestra.interruption import Stopped, exits_refused, stoppable
 from palaestra.registry import declared
-from palaestra.store.atomic import discard
 from palaestra.store.folder import RECIPE, RESULT, RunFolder
 from palaestra.store.lock import writing
-from palaestra.store.metrics import UPDATES, MetricsLog
+from palaestra.store.metrics import UPDATES
 from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import RunState
 from palaestra.training.loop import Trainer
 from palaestra.training.memory import refuse_what_cannot_fit
-from palaestra.training.monitor import Panel
+from palaestra.training.monitor import Panel, closing_line
 from palaestra.training.parallel import (
     SharedRunner,
     device_of_rank,
@@ -122,7 +120,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
                 for line in changes(folder.read_json(RECIPE), recipe):
                     progress.note(f"changed: {line}")
                 folder.write_json(RECIPE, recipe)
-                discard(folder / RESULT)
+                folder.discard(RESULT)
         else:
             trainer.log.truncate(-1)
             trainer.episodes.truncate(-1)
@@ -264,23 +262,3 @@ def _start_learners(trainer: Trainer) -> None:
         learner.start(setup, setup.trained)
         for module in learner.modules().values():
             module.to(setup.device)
-
-
-def closing_line(folder: RunFolder, panel: Panel) -> str:
-    """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`.
-
-    If the environment gives no success, the numbers are returns.
-    """
-    written = MetricsLog(folder).evaluations.read()
-    ends, metric = (written[0], written[-1]), panel.metric
-    if all(record.get(f"eval/{panel.name}/{metric}") is None for record in ends):
-        metric = "return"
-    lines, values = [], []
-    for record in ends:
-        value, low, high = (record.get(f"eval/{panel.name}/{metric}{ending}") for ending in ("", "_low", "_high"))
-        values.append("none" if value is None else format(value, form(value)))
-        if value is not None and low is not None and high is not None:
-            shown = form(value)
-            interval = f"{value:{shown}}, 95 % interval {low:{shown}} to {high:{shown}}"
-            lines.append(f"iteration {record['step']}: {metric} {interval}")
-    return "\n".join([*lines, f"{metric} {values[0]} -> {values[1]} on {panel.described}"])

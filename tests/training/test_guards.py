@@ -148,5 +148,6 @@ def test_5_what_is_said(outcomes: list[float], unreadable: float, said: list[str
 def test_5_what_is_left(run: Run, tmp_path: Path) -> None:
     with pytest.raises(NoSignal):
         run("a")
-    assert not (tmp_path / "a" / "report.html").exists()
+    assert "Iteration 3 of 6, ended by NoSignal." in (tmp_path / "a" / "report.html").read_text()
+    assert not (tmp_path / "a" / "result.json").exists()
     assert [(step, name) for step, name, _ in EpisodeLog(tmp_path / "a").read()][-1] == (3, "train")

@@ -21,6 +21,7 @@ from palaestra.data.table import token_count
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.errors import NoSignal, PalaestraError
 from palaestra.evaluation.panels import Evaluation, form, info_means, share_cut, summarize, tasks_line
+from palaestra.own_objects import shown
 from palaestra.store.folder import RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import MetricsLog
@@ -421,18 +422,18 @@ class Panel:
         self._settings, self._experience = settings.evaluation, experience
         self._training: TrainingSettings = settings.training
         self._seed = settings.seed
-        self.name = settings.environment.name
+        self.name = shown(settings.environment.name)
         self.metric = self._settings.metric
         source, self._runner = setup.source, setup.runner
         self._own: Any = None  # a runner beside the run's
         if self._settings.environment is not None:
-            self.name = self._settings.environment.name
+            self.name = shown(self._settings.environment.name)
             environment = self._settings.environment
             make = functools.partial(environment.part.target, **environment.options)
             source = make()
             setup = dataclasses.replace(
                 setup,
-                environment_name=self.name,
+                environment_name=self._settings.environment.name,
                 environment_options=environment.options,
                 make_environment=make,
                 source=source,

@@ -145,9 +145,13 @@ def compare(
     if settings is not None and metric in ("success", "return"):
         metric = f"eval/{shown((settings.evaluation.environment or settings.environment).name)}/{metric}"
     found = compare_arms(loaded, metric=metric, axis=axis, reference=reference)
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for arm in found.arms:
-        rows[arm.name] = {"seeds": len(arm.seeds), **_numbers("final", arm.final.mean), **_numbers("mean", arm.area.mean)}
+        rows[arm.name] = {
+            "seeds": len(arm.seeds),
+            **_numbers("final", arm.final.mean),
+            **_numbers("mean", arm.area.mean),
+        }
         against = found.differences.get(arm.name, {}).get("final")
         if against is not None:
             rows[arm.name] |= _numbers("difference", against.bootstrap) | {"verdict": against.verdict}

@@ -21,8 +21,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
-# What fails one episode if the code of a user, such as an environment or a tool, raises it. `exit()` must not end a run.
+# What fails one episode if the code of a user, such as an environment or a tool, raises it: `exit()` must end no run.
 FAULTS = (Exception, SystemExit)
 
 

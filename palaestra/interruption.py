@@ -101,7 +101,7 @@ class Interruption:
 
 @contextmanager
 def exits_refused() -> Iterator[None]:
-    """A context in which `exit()` in the code of a user is an error, since it would end the program as if all were well.
+    """A context in which `exit()` in the code of a user is an error, since the program would seem to have ended well.
 
     Raises: PalaestraError, which names the line.
     """

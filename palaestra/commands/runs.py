@@ -16,7 +16,6 @@ from palaestra.training.checkpoint import load_policy
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 
-
 MODEL_FILES = ("config.json", "adapter_config.json", "network.json")
 
 

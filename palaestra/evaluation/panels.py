@@ -132,7 +132,9 @@ def summarize(
         successes=None if counts is None else int(counts.sum()),
         success=None if counts is None else _success(counts, samples, level),
         passes={} if counts is None or samples == 1 else _passes(counts, samples, level),
-        returns=_mean_return([trajectories[i : i + samples] for i in range(0, len(trajectories), samples)], level, seed),
+        returns=_mean_return(
+            [trajectories[i : i + samples] for i in range(0, len(trajectories), samples)], level, seed
+        ),
         tokens=sum(len(step.action.tokens) for step in steps) / len(trajectories),
         cut=share_cut(steps),
         turns=len(steps) / len(trajectories),
@@ -247,10 +249,8 @@ def failure_line(evaluation: Evaluation) -> str:
     if not evaluation.failed:
         return ""
     places = ", ".join(f"{boundary} {count}" for boundary, count in evaluation.errors.items())
-    first = textwrap.indent(evaluation.fault, "  ")
-    return (
-        f"{evaluation.failed} of {evaluation.episodes} episodes failed ({places}) and count as failures. The first:\n{first}"
-    )
+    first, failed = textwrap.indent(evaluation.fault, "  "), f"{evaluation.failed} of {evaluation.episodes}"
+    return f"{failed} episodes failed ({places}) and count as failures. The first:\n{first}"
 
 
 def cut_line(share: float | None) -> str:

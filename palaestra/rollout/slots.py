@@ -209,7 +209,7 @@ class VectorSlots:
         }
         return {**given, "score": float(self._score[slot])}
 
-    def _broken(self, call: str, slots: Mapping[int, Any], error: Exception) -> dict[int, Arrival]:
+    def _broken(self, call: str, slots: Mapping[int, Any], error: BaseException) -> dict[int, Arrival]:
         _close_quietly(self._environment)
         self._environment = self._make()
         self._over[:] = True

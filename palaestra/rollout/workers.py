@@ -153,7 +153,7 @@ def _without_main() -> Iterator[None]:
     What a worker needs of that file is sent to it.
     """
     main = vars(sys.modules["__main__"])
-    hidden = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    hidden: dict[str, Any] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
     main["__spec__"] = None
     try:
         yield

@@ -67,7 +67,7 @@ class JsonLines:
         self.keep(lambda record: record.get(STEP, 0) <= step)
 
     def keep(self, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Keep only the records for which `wanted` is true. A half-written last line is removed; others keep their bytes."""
+        """Remove the records for which `wanted` is false and a half-written last line. Other lines keep their bytes."""
         if not self.path.exists():
             return
         before = self.path.read_bytes()

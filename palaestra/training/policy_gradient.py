@@ -19,7 +19,6 @@ from palaestra.training.master_weights import MasterWeights
 from palaestra.training.settings import RunSettings
 from palaestra.training.updates import Updater
 
-
 EXPLODED = 100.0  # times as large as before: weights after which a policy is nothing that was learned
 
 

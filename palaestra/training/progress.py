@@ -92,7 +92,8 @@ class Progress:
             self._warned = True
             self.note(f"iteration {step}: {warning}")
         shown = _shown(metrics)
-        unit = "tokens/s" if metrics.get("tokens/mean", 0.0) > metrics.get("turns/mean", 0.0) else "acts/s"
+        counted = "tokens" if metrics.get("tokens/mean", 0.0) > metrics.get("turns/mean", 0.0) else "acts"
+        unit = f"{counted}/s"
         pace = {unit: f"{speed:.0f}"} if (speed := metrics.get("speed/tokens")) else {}
         left = self._left(step)
         if self._live is not None:
@@ -155,5 +156,3 @@ def _over_policies(metrics: Mapping[str, float], key: str) -> float | None:
     own = re.compile(rf"policy/[^/]+/{re.escape(key.removeprefix('policy/'))}")
     found = [value for name, value in metrics.items() if own.fullmatch(name)]
     return sum(found) / len(found) if found else None
-
-

@@ -66,7 +66,7 @@ class Keeper:
         self.saved = -1
 
     def due(self, step: int, *, ended: bool) -> bool:
-        """Whether a checkpoint of this iteration is wanted: by `training.checkpoint_every`, else by time; at the end."""
+        """Whether a checkpoint is wanted now: by `training.checkpoint_every`, or else by time, and at the end."""
         if self.saved == step or ended:
             return self.saved < step
         if self._settings.checkpoint_every:

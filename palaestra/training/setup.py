@@ -16,8 +16,8 @@ from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
-from palaestra.policies.scripted import expert, random
 from palaestra.own_objects import shown
+from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
 from palaestra.rollout.programs import demonstration_of, play, roles_of
 from palaestra.rollout.roles import Role, RoleTools, phrases_of

@@ -141,7 +141,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
 
 @contextmanager
 def _reported(trainer: Trainer) -> Iterator[None]:
-    """A context for the loop. If it does not reach its end, what is finished is kept, and the report says how it ended."""
+    """A context for the loop. If it is cut, what is finished is kept, and the report says how the run ended."""
     keeper, folder = trainer.keeper, trainer.folder.path
     try:
         yield

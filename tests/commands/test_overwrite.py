@@ -1,6 +1,6 @@
 """`palaestra train --overwrite`: (1) a recipe that cannot begin leaves the former run as it was, whatever fails; (2) so
-does a kill before the new run has a checkpoint, and Ctrl-C; (3) after the first checkpoint a stopped run is the new one;
-(4) a run that has begun replaces the former one, and nothing of that is left.
+does a kill before the new run has a checkpoint, and Ctrl-C; (3) after the first checkpoint a stopped run is the new
+one; (4) a run that has begun replaces the former one, and nothing of that is left.
 """
 
 from __future__ import annotations

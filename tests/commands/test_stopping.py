@@ -145,7 +145,8 @@ def test_1_signals(
 
 
 @pytest.mark.parametrize(
-    "moment", [pytest.param(moment, marks=() if place % 3 else pytest.mark.slow) for place, moment in enumerate(MOMENTS)]
+    "moment",
+    [pytest.param(moment, marks=() if place % 3 else pytest.mark.slow) for place, moment in enumerate(MOMENTS)],
 )
 def test_2_kills(
     run: Path, whole: dict[str, bytes], palaestra: Command, moment: str, monkeypatch: pytest.MonkeyPatch

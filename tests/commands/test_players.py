@@ -1,6 +1,6 @@
 """`palaestra eval --policy` and `palaestra play --policy`: (1) a run, its exported folder, and its adapter solve the
-same tasks; (2) several samples of each task; (3) an endpoint; (4) JSON; (5) teams: each role, and one policy of several;
-(6) faults; (7) play.
+same tasks; (2) several samples of each task; (3) an endpoint; (4) JSON; (5) teams: each role, and one policy of
+several; (6) faults; (7) play.
 """
 
 from __future__ import annotations

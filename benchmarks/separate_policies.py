@@ -44,7 +44,7 @@ from palaestra.registry import register
 from palaestra.rollout.programs import acted_by
 from palaestra.store.folder import RunFolder
 from palaestra.training.loop import Trainer
-from palaestra.training.monitor import Progress
+from palaestra.training.progress import Progress
 from palaestra.training.start import _start_learners, _trainer  # runs are driven below: they take turns
 
 RESULT = Path(__file__).parent / "results" / "separate_policies" / "costs.json"

@@ -4,7 +4,7 @@ import importlib
 import os
 from typing import Any
 
-__all__ = ["Run", "evaluate", "load_recipe", "train"]
+__all__ = ["Run", "compare", "evaluate", "load_recipe", "train"]
 __version__ = "0.1.0"
 
 # oneDNN, a part of torch, makes a kernel for each shape of a product, which takes ten times as long as a small product.

@@ -8,32 +8,35 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from palaestra.commands.evaluate import PlayedPanel, play_panel, scripted
+from palaestra.commands.evaluate import PlayedPanel, Wanted, play_wanted
 from palaestra.commands.export import export
 from palaestra.commands.runs import resolve, trained_setup
 from palaestra.data import Trajectory
 from palaestra.errors import RecipeError, UnknownName, missing_extra, nearest
+from palaestra.evaluation.comparison import compare as compare_arms
 from palaestra.evaluation.curves import drawn_figure, panels_of
-from palaestra.own_objects import name_of
+from palaestra.evaluation.runs import load_arm
+from palaestra.evaluation.statistics import Interval
+from palaestra.own_objects import name_of, shown
 from palaestra.recipe import Recipe, load
 from palaestra.registry import registration
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import EVALUATIONS, METRICS, RECIPE, TIMINGS, RunFolder
 from palaestra.store.lines import STEP
-from palaestra.store.metrics import read
+from palaestra.store.metrics import ENVIRONMENT_STEPS, read
 from palaestra.training.start import train as train_settings
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Run", "evaluate", "load_recipe", "train"]
+__all__ = ["Run", "compare", "evaluate", "load_recipe", "train"]
 
 Layer = str | os.PathLike[str] | Mapping[Any, Any]
 LOGS = {"metrics": METRICS, "evaluations": EVALUATIONS, "timings": TIMINGS}
@@ -94,16 +97,98 @@ def train(
 
 
 def evaluate(
-    *layers: Layer, policy: str | None = None, model: str | Mapping[str, Any] | None = None, **keys: Any
+    *layers: Layer,
+    policy: str | os.PathLike[str] | Sequence[str] | None = None,
+    model: str | Mapping[str, Any] | None = None,
+    samples: int = 1,
+    seed: int | None = None,
+    **keys: Any,
 ) -> PlayedPanel:
     """Play the evaluation tasks of a recipe without training.
 
     Args:
         layers, model, keys: see `load_recipe`.
-        policy: a scripted policy, such as "random" or "expert", that plays all roles; None: those of the recipe.
+        policy: who plays, as `palaestra eval --policy` takes it: "random", a model folder, a run folder, an address, or
+            several such as ["left=random", "right=exported"]; None: the policies of the recipe.
+        samples: episodes of each task, for avg@k and pass@k. seed: of what is sampled; None: the recipe's.
     """
     settings = load_recipe(*layers, model=model, **keys).settings
-    return play_panel(scripted(settings, policy) if policy else settings)
+    return play_wanted(settings, Wanted(policies=_policies(policy), samples=samples, seed=seed))
+
+
+def compare(
+    runs: Sequence[Run | str | os.PathLike[str]] | Mapping[str, Sequence[Run | str | os.PathLike[str]]],
+    *,
+    metric: str = "success",
+    axis: str = ENVIRONMENT_STEPS,
+    reference: str | None = None,
+) -> pandas.DataFrame:
+    """Compare runs at an equal budget, as `palaestra compare` does.
+
+    >>> compare({"grpo": [first, second], "gigpo": [third, fourth]})  # doctest: +SKIP
+
+    Args:
+        runs: arm → its runs, which differ in their seeds. Of a plain list, runs whose recipes differ only in their seed
+            are one arm, which is named after the recipe, or after the run's folder if several arms have the same name.
+        metric: "success" or "return" of the evaluations, or a name in the logs.
+        axis: what the budget counts: environment_steps, tokens, updates or step.
+        reference: the arm that the others are compared with; None: the first.
+
+    Returns: a table with a row for each arm: the value at the budget and the mean height of the curve, their intervals,
+        and the difference to the reference with its interval and verdict.
+    Raises: MissingExtra, without pandas; RunFolderError; UnknownName.
+    """
+    package = _pandas("palaestra.compare()")
+    arms = {name: list(map(_run, some)) for name, some in (runs if isinstance(runs, Mapping) else _arms(runs)).items()}
+    loaded = [load_arm(name, [run.folder for run in some]) for name, some in arms.items()]
+    settings = next(run for some in arms.values() for run in some).recipe.settings if arms else None
+    if settings is not None and metric in ("success", "return"):
+        metric = f"eval/{shown((settings.evaluation.environment or settings.environment).name)}/{metric}"
+    found = compare_arms(loaded, metric=metric, axis=axis, reference=reference)
+    rows: dict[str, dict[str, Any]] = {}
+    for arm in found.arms:
+        rows[arm.name] = {
+            "seeds": len(arm.seeds),
+            **_numbers("final", arm.final.mean),
+            **_numbers("mean", arm.area.mean),
+        }
+        against = found.differences.get(arm.name, {}).get("final")
+        if against is not None:
+            rows[arm.name] |= _numbers("difference", against.bootstrap) | {"verdict": against.verdict}
+    table = package.DataFrame.from_dict(rows, orient="index")
+    table.index.name = "arm"
+    table.attrs |= {"metric": metric, "axis": axis, "budget": found.budget, "reference": found.reference}
+    return table
+
+
+def _run(given: Run | str | os.PathLike[str]) -> Run:
+    return given if isinstance(given, Run) else Run(given)
+
+
+def _arms(runs: Sequence[Run | str | os.PathLike[str]]) -> dict[str, list[Run]]:
+    """Arm → its runs: those whose recipes differ only in their seed and folder."""
+    groups: dict[str, list[Run]] = {}
+    for run in map(_run, runs):
+        entries = run.recipe.to_json()
+        values = {key: entry["value"] for key, entry in entries.items() if key not in ("seed", "run", "name")}
+        groups.setdefault(json.dumps(values, sort_keys=True), []).append(run)
+    names = [some[0].recipe.settings.name for some in groups.values()]
+    return {
+        name if names.count(name) == 1 else Path(some[0].folder).name: some
+        for name, some in zip(names, groups.values(), strict=True)
+    }
+
+
+def _numbers(name: str, found: Interval | None) -> dict[str, float]:
+    return {} if found is None else {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def _pandas(needed_for: str) -> Any:
+    """The package. Raises: MissingExtra, without it."""
+    try:
+        return importlib.import_module("pandas")
+    except ImportError as error:
+        raise missing_extra("pandas", extra="data", needed_for=needed_for) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +222,7 @@ class Run:
         """
         if log not in LOGS:
             raise UnknownName(where=f"metrics({log!r})", what="a run has no such log.", options=list(LOGS))
-        try:
-            package = importlib.import_module("pandas")
-        except ImportError as error:
-            raise missing_extra("pandas", extra="data", needed_for="Run.metrics()") from error
-        table = package.DataFrame(read(self._folder / LOGS[log]))
+        table = _pandas("Run.metrics()").DataFrame(read(self._folder / LOGS[log]))
         return table.set_index(STEP) if STEP in table else table
 
     def trajectories(self, *, step: int | None = None, name: str | None = None) -> list[Trajectory]:
@@ -172,20 +253,27 @@ class Run:
             raise UnknownName(where=f"policy({name!r})", what=what, options=known or list(setup.policies))
         return setup.policies[name]
 
-    def evaluate(self, *, checkpoint: int | None = None, policy: str | None = None, **keys: Any) -> PlayedPanel:
+    def evaluate(
+        self,
+        *,
+        checkpoint: int | None = None,
+        policy: str | os.PathLike[str] | Sequence[str] | None = None,
+        samples: int = 1,
+        seed: int | None = None,
+        **keys: Any,
+    ) -> PlayedPanel:
         """Play evaluation tasks with the trained policies.
 
         >>> run.evaluate(evaluation={"tasks": 64, "temperature": 0.7})  # doctest: +SKIP
 
         Args:
             checkpoint: an iteration; None: the newest.
-            policy: a scripted policy that plays all roles in their place.
+            policy, samples, seed: see `palaestra.evaluate`.
             keys: keys of the recipe that are changed.
         """
         settings = resolve([os.fspath(self.folder), *_overrides(_named(keys))]).settings
-        if policy:
-            return play_panel(scripted(settings, policy))
-        return play_panel(settings, self._folder, checkpoint)
+        wanted = Wanted(policies=_policies(policy), checkpoint=checkpoint, samples=samples, seed=seed)
+        return play_wanted(settings, wanted, self._folder)
 
     def export(self, out: str | os.PathLike[str], *, policy: str | None = None, checkpoint: int | None = None) -> Path:
         """Write a policy into a folder that other programs can read, and return the folder."""
@@ -212,6 +300,12 @@ class Run:
 
     def __str__(self) -> str:
         return self.result or f"run in {os.fspath(self.folder)}"
+
+
+def _policies(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return (os.fspath(given),) if isinstance(given, str | os.PathLike) else tuple(given)
 
 
 def _named(value: Any) -> Any:

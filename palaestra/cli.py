@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ import typer
 
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError
+from palaestra.interruption import Stopped, exits_refused, stoppable
 
 app = typer.Typer(
     name="palaestra",
@@ -36,6 +38,7 @@ Smoke = Annotated[
 STOPPED, MISSING = 130, 1  # exit codes: after Ctrl-C; if an optional package is not installed
 OWN_MODULE = "palaestra_user_"  # names of the modules of the user's files begin with this
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
+KEEPING = ("train",)  # commands that keep what is finished when a signal ends them
 GO_ON = {
     "train": "the same command with `--resume` continues from the newest checkpoint, if one was written",
     "compare": "the same command continues where it stopped",
@@ -44,7 +47,16 @@ FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
 
 def _command(module: str, **arguments: Any) -> None:
-    importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
+    with exits_refused(), stoppable() if module in KEEPING else nullcontext():
+        try:
+            status = importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
+        except KeyboardInterrupt as stop:
+            status = stop.status if isinstance(stop, Stopped) else STOPPED
+            rest = [getattr(stop, "remedy", "") or GO_ON.get(module, "")]
+            print("\n" + "; ".join(["stopped", *filter(None, rest)]), file=sys.stderr)
+            raise typer.Exit(status) from None
+    if status:
+        raise typer.Exit(status)
 
 
 @app.command(context_settings=FREE)
@@ -73,31 +85,57 @@ def run_system(
     _command("run", recipe=recipe, quiet=quiet, smoke=smoke)
 
 
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        help="Who plays: expert, random, a model folder or name, an adapter, a run folder, an address such as "
+        "http://127.0.0.1:8000/v1; NAME=… replaces one policy of the recipe. May be repeated.",
+    ),
+]
+Model = Annotated[str | None, typer.Option(help="The model at the address; default: the only one.")]
+Key = Annotated[str | None, typer.Option(help="The environment variable with the key for the address.")]
+Temperature = Annotated[float | None, typer.Option(help="Of sampling; default: as the recipe says.", min=0.0)]
+
+
 @app.command(name="eval")
 def evaluate(
     recipe: Layers,
-    policy: Annotated[str | None, typer.Option(help="Play with this scripted policy instead: expert, random.")] = None,
+    policy: Policies = None,
+    model: Model = None,
+    key: Key = None,
     checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
+    samples: Annotated[int, typer.Option(help="Episodes of each task, for avg@k and pass@k.", min=1)] = 1,
+    temperature: Temperature = None,
+    tasks: Annotated[int | None, typer.Option(help="Number of tasks; default: as the recipe says.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of what is sampled; the tasks stay. Default: the recipe's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    out: Annotated[Path | None, typer.Option(help="A file for the same JSON object.")] = None,
     episodes: Annotated[
         Path | None, typer.Option(help="Write the episodes to trajectories.jsonl in this folder.")
     ] = None,
 ) -> None:
-    """Evaluate a run folder, or a recipe before training, on its evaluation tasks."""
-    _command("evaluate", recipe=recipe, policy=policy, checkpoint=checkpoint, episodes=episodes)
+    """Evaluate a run folder, or a recipe before training, or other policies on its evaluation tasks."""
+    wanted = {"policies": tuple(policy or ()), "model": model, "key": key, "checkpoint": checkpoint,
+              "samples": samples, "temperature": temperature, "tasks": tasks, "seed": seed}  # fmt: skip
+    _command("evaluate", recipe=recipe, wanted=wanted, episodes=episodes, as_json=as_json, out=out)
 
 
 @app.command()
 def play(
-    environment: Annotated[str, typer.Argument(help="An environment's name, or a run folder (its policy plays).")],
+    environment: Annotated[str, typer.Argument(help="An environment's name, a recipe, or a run folder.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Options, such as `level=GoToObj`.")] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="human, random or expert; default: the run folder's policy, else human.")
-    ] = None,
+    policy: Policies = None,
+    model: Model = None,
+    key: Key = None,
+    temperature: Temperature = None,
     seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
     episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 1,
 ) -> None:
     """Play an environment in the terminal, or watch a policy play it."""
-    _command("play", environment=environment, overrides=overrides or [], policy=policy, seed=seed, episodes=episodes)
+    players = {"policies": tuple(policy or ()), "model": model, "key": key}
+    _command("play", environment=environment, overrides=overrides or [], players=players, temperature=temperature,
+             seed=seed, episodes=episodes)  # fmt: skip
 
 
 @app.command()
@@ -221,7 +259,7 @@ def _run() -> int:
     """Run the command line.
 
     Returns: the exit code: 0; 1 if an optional package is not installed; 2 for other errors that a user can correct;
-        130 after Ctrl-C.
+        130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
     """
     try:
         code = app(prog_name="palaestra", standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
@@ -233,8 +271,6 @@ def _run() -> int:
             raise
         print(f"\n{message}\n", file=sys.stderr)
         return MISSING if isinstance(error, MissingExtra) else 2
-    if code == STOPPED:
-        print("\n" + "; ".join(["stopped", *(GO_ON[word] for word in sys.argv[1:2] if word in GO_ON)]), file=sys.stderr)
     return int(code)
 
 

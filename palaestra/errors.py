@@ -21,6 +21,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# What fails one episode if the code of a user, such as an environment or a tool, raises it: `exit()` must end no run.
+FAULTS = (Exception, SystemExit)
+
 
 class PalaestraError(Exception):
     """A fault that a user can correct. All errors of the library inherit from it.

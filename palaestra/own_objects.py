@@ -1,7 +1,7 @@
 """Gives the objects of a running program, such as a class in a notebook, names that a recipe can hold.
 
 An importable object is called `module:attribute`, which any later program can load too. Other objects become attributes
-of the module `palaestra_objects`, which exists in this process only.
+of the module `palaestra_objects`, which exists in this process and in the workers that get it from there.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,26 @@ def name_of(thing: Any) -> str:
     if module and qualified and module not in ("__main__", "builtins") and _found(module, qualified) is thing:
         return f"{module}:{qualified}"
     return f"{MODULE}:{_kept(thing, qualified or type(thing).__name__)}"
+
+
+def shown(name: str) -> str:
+    """A name as people read it: without the module, if it is an object of this process.
+
+    >>> shown("palaestra_objects:Parity"), shown("gymnasium")
+    ('Parity', 'gymnasium')
+    """
+    return name.removeprefix(f"{MODULE}:")
+
+
+def kept() -> dict[str, Any]:
+    """The objects of this process that have a name, for `keep` in another process."""
+    return {name: thing for name, thing in vars(sys.modules.get(MODULE, ModuleType(""))).items() if name[:2] != "__"}
+
+
+def keep(things: Mapping[str, Any]) -> None:
+    """Give these objects of another process the names that they have there."""
+    if things:
+        vars(sys.modules.setdefault(MODULE, ModuleType(MODULE))).update(things)
 
 
 def _found(module: str, qualified: str) -> Any:

@@ -1,11 +1,14 @@
 """What must hold of the Python interface: (1) `import palaestra` loads no torch, and offers the names; (2) classes and
 functions stand for parts, also as keys with options; (3) a run gives its tables, episodes, policies, files and curves;
-(4) an evaluation uses the trained weights, and changed keys; (5) mistakes get one clear error."""
+(4) an evaluation uses the trained weights, and changed keys; (5) mistakes get one clear error; (6) runs are compared;
+(7) what is written in a notebook works in worker processes, and its name is short."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +28,10 @@ QUICK = {
     "evaluation": {"tasks": 8},
     "quiet": True,
 }
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
 class Parity:
@@ -126,3 +133,73 @@ def test_5_unknown_names(run) -> None:
     for call in (lambda: run.plot("Rewrad"), lambda: run.policy("mian"), lambda: run.metrics("evals")):
         with told(UnknownName, "no such"):
             call()
+
+
+def test_6_compare(tmp_path) -> None:
+    layers = {"environment": {"echo": {"turns": 2}}, "policies": {"main": {"policy": {"network": {"hidden": [8]}}}}}
+    quick = QUICK | {"training": {"iterations": 2, "threads": 1}}
+    runs = [
+        palaestra.train(layers, advantage=name, seed=seed, name=name, run=tmp_path / f"{name}-{seed}", **quick)
+        for name in ("grpo", "rloo")
+        for seed in (1, 2, 3)
+    ]
+    table = palaestra.compare(runs)
+    assert list(table.index) == ["grpo", "rloo"] and list(table["seeds"]) == [3, 3]
+    assert table.attrs["metric"] == "eval/echo/success" and table.attrs["reference"] == "grpo"
+    last = [run.metrics("evaluations")["eval/echo/success"].iloc[-1] for run in runs]
+    assert table["final"].tolist() == pytest.approx([sum(last[:3]) / 3, sum(last[3:]) / 3])
+    assert table.loc["rloo", "difference"] == pytest.approx(table["final"]["rloo"] - table["final"]["grpo"])
+    assert table["verdict"].isna().tolist() == [True, False]
+    named = palaestra.compare({"b": runs[3:], "a": [run.folder for run in runs[:3]]}, reference="a")
+    assert list(named.index) == ["b", "a"] and named.loc["b", "final"] == table.loc["rloo", "final"]
+    with pytest.raises(UnknownName, match="no arm is called `c`"):
+        palaestra.compare(runs, reference="c")
+    with pytest.raises(RunFolderError, match="same seed"):
+        palaestra.compare({"a": [runs[0], runs[0]]})
+
+
+NOTEBOOK = """
+import json, pathlib
+import palaestra
+from palaestra.data import Observation, StepResult
+from palaestra.envs.kit.panels import seeded_tasks
+
+class Note:
+    def __init__(self, text):
+        self.text = text
+
+class Parity:
+    agents = ("player",)
+    def tasks(self, split, n, seed):
+        return seeded_tasks("parity", {}, split, n, seed)
+    def reset(self, task):
+        self.note = Note(f"number {task.seed // 2 % 1000}")
+        return StepResult(observations={"player": Observation(text=self.note.text, legal=["even", "odd"])})
+    def step(self, actions):
+        return StepResult(observations={}, rewards={"player": 1.0}, terminated={"player"}, info={"success": True})
+    def close(self):
+        pass
+
+def correct(completions, answer, **columns):
+    return [float(a in c) for c, a in zip(completions, answer, strict=True)]
+
+small = {"hidden": 16, "layers": 1, "heads": 2, "context": 64, "vocabulary": 300}
+quick = {"rollout": {"tasks": 2, "group": 2, "response_tokens": 4, "workers": 1, "worker_kind": "process"},
+         "training": {"iterations": 1, "max_failed": 0.0}, "evaluation": {"tasks": 2}, "quiet": True}
+run = palaestra.train(environment=Parity, model=small, name="parity", **quick)
+found = run.metrics("evaluations")
+assert found["eval/Parity/failed"].tolist() == [0, 0] and found["eval/Parity/success"].tolist() == [1, 1], found
+pathlib.Path("words.jsonl").write_text("\\n".join(json.dumps({"prompt": f"Say {w}.", "answer": w})
+                                             for w in ("yes", "no", "maybe", "never")))
+data = {"dataset": {"path": "words.jsonl", "reward": correct}}
+run = palaestra.train(environment=data, model=small, name="words", **quick | {"evaluation": {"tasks": 1}})
+assert run.metrics("evaluations")["eval/dataset/failed"].tolist() == [0, 0]
+print("fine")
+"""
+
+
+def test_7_a_notebook_with_worker_processes(tmp_path) -> None:
+    script = subprocess.run(
+        [sys.executable, "-"], input=NOTEBOOK, cwd=tmp_path, capture_output=True, text=True, env=environment()
+    )
+    assert script.stdout.endswith("fine\n"), script.stdout + script.stderr

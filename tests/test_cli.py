@@ -1,16 +1,20 @@
-"""The command line itself: (1) exit codes: 0, 2 for faults of the user, 130 for Ctrl-C; (2) no traceback for them
+"""The command line itself: (1) exit codes: 0, 2 for faults of the user, 130 for Ctrl-C, 128 and its
+number for another signal; (2) no traceback for them
 unless PALAESTRA_TRACEBACK is set; (3) mistakes of our own are never hidden; (4) usage faults name the help.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import palaestra
 from palaestra import cli
 from palaestra.errors import RecipeError
+from palaestra.interruption import Stopped
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -21,10 +25,10 @@ def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def command(module: str, **arguments: object) -> None:
+    def run(**arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "_command", command)
+    monkeypatch.setattr(cli.importlib, "import_module", lambda name: SimpleNamespace(run=run))
 
 
 FAULT = RecipeError(where="a.yaml:3", what="it is wrong.", options=["right"], remedy="Mend it.")
@@ -45,6 +49,25 @@ def test_1_control_c(
     fails_with(monkeypatch, KeyboardInterrupt())
     assert leave(monkeypatch, command, *(["a", "b"] if command != "doctor" else [])) == 130
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_1_other_signals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int) -> None:
+    stop = Stopped(number)
+    stop.remedy = "nothing is lost"
+    fails_with(monkeypatch, stop)
+    assert leave(monkeypatch, "train", "a") == 128 + number
+    assert capsys.readouterr().err == "\nstopped; nothing is lost\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, None, "text"])
+def test_1_exit_in_the_code_of_a_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: object
+) -> None:
+    fails_with(monkeypatch, SystemExit(code))
+    assert leave(monkeypatch, "doctor") == 2
+    shown = capsys.readouterr().err
+    assert f"it ended the program by `exit` (status {code})" in shown and "test_cli.py, line" in shown
 
 
 def test_2_message_without_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

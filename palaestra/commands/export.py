@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from palaestra.commands.runs import open_run
+from palaestra.data import RunSetup
 from palaestra.errors import RunFolderError, UnknownName, nearest
 
 
@@ -23,19 +24,28 @@ def export(*, folder: str, out: str, policy: str | None = None, checkpoint: int 
     """Write a policy, as `run` does. Returns its name."""
     _, setup = open_run(folder, checkpoint)
     setup.runner.close()
-    learned = sorted(name for name, found in setup.policies.items() if found.module is not None)
-    trained = [name for name in learned if setup.policies[name].trainable] or learned
-    name = policy or (trained[0] if len(trained) == 1 else "")
-    if name not in learned:
-        raise UnknownName(
-            where=f"palaestra export {folder}",
-            what=f"the run has no policy `{name}`." if name else f"the run has trained {len(trained)} policies.",
-            options=(nearest(name, learned) or learned) if name else trained,
-            remedy="Name one with --policy.",
-        )
+    name = chosen_policy(setup, policy, where=f"palaestra export {folder}")
     try:
         setup.policies[name].save(out)
     except OSError as error:
         what = f"it cannot be written: {error.strerror or error}."
         raise RunFolderError(where=out, what=what, remedy="Name a folder that can be made or written.") from error
+    return name
+
+
+def chosen_policy(setup: RunSetup, policy: str | None, *, where: str) -> str:
+    """The policy of this name; None: the only one that is trained, or else the only one with weights.
+
+    Raises: UnknownName, if there is none, or if there are several and `policy` is None.
+    """
+    learned = sorted(name for name, found in setup.policies.items() if found.module is not None)
+    trained = [name for name in learned if setup.policies[name].trainable] or learned
+    name = policy or (trained[0] if len(trained) == 1 else "")
+    if name not in learned:
+        raise UnknownName(
+            where=where,
+            what=f"the run has no policy `{name}`." if name else f"the run has trained {len(trained)} policies.",
+            options=(nearest(name, learned) or learned) if name else trained,
+            remedy="Name one with --policy.",
+        )
     return name

@@ -2,49 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
 
-from palaestra.commands.evaluate import scripted
+from palaestra.commands.evaluate import Wanted, playing
 from palaestra.commands.runs import means_a_run, resolve, trained_setup
 from palaestra.data import Play, RunSetup, Trajectory, derive
-from palaestra.recipe import load
+from palaestra.recipe import is_recipe, load
 from palaestra.store.folder import RunFolder
 from palaestra.training.setup import build_setup
 
 
-def run(*, environment: str, overrides: Sequence[str], policy: str | None, seed: int, episodes: int) -> None:
+def run(
+    *,
+    environment: str,
+    overrides: Sequence[str],
+    players: Mapping[str, Any],
+    temperature: float | None,
+    seed: int,
+    episodes: int,
+) -> None:
     """Play episodes and print them turn by turn.
 
     Args:
-        environment: its name, or a run folder.
-        overrides: options of the environment, or overrides of the run's recipe.
-        policy: a scripted policy or "human". None: the policies of the run folder, or a human.
+        environment: its name, a recipe, or a run folder.
+        overrides: options of the environment, or overrides of the recipe.
+        players: the attributes of `Wanted` that say who plays. Without policies: those of the run folder or of the
+            recipe; for the name of an environment, a person.
+        temperature: of sampling; None: that of the recipe's rollouts.
         seed: chooses the tasks. episodes: how many are played.
     """
-    setup = _setup(environment, overrides, policy)
-    person = "human" in setup.policies
-    with closing(setup.runner):
+    with ExitStack() as resources:
+        setup = _setup(environment, overrides, Wanted(**players), resources)
+        resources.enter_context(closing(setup.runner))
+        person = "human" in setup.policies
         for number in range(episodes):
             task = setup.source.tasks("play", 1, derive(seed, number))[0]
             play = Play(task=task, group=f"play-{number}", sample=0, seed=derive(seed, "play", number))
-            trajectory = setup.runner.collect([play])[0]
+            trajectory = setup.runner.collect([play], temperature=temperature)[0]
             _show(trajectory, whole=not person)
 
 
-def _setup(environment: str, overrides: Sequence[str], policy: str | None) -> RunSetup:
+def _setup(environment: str, overrides: Sequence[str], wanted: Wanted, resources: ExitStack) -> RunSetup:
     if ":" not in environment and means_a_run(environment):
         settings = resolve([environment, *overrides]).settings
-        if policy is not None:
-            return build_setup(scripted(settings, policy))
-        return trained_setup(settings, RunFolder.open(environment), None)
-    policy, prefix = policy or "human", f"environment.{environment}."
-    recipe = load(
-        [{"environment": {environment: {}}, "policies": {policy: {"policy": policy, "trainable": False}},
-          "agents": {"*": {"policy": policy}}, "rollout": {"max_turns": 200}}],
-        [prefix + override for override in overrides],
-    )  # fmt: skip
-    return build_setup(scripted(recipe.settings, policy))
+        if not wanted.policies:
+            return trained_setup(settings, RunFolder.open(environment), None)
+    elif is_recipe(environment):
+        settings = resolve([environment, *overrides]).settings
+    else:
+        prefix = f"environment.{environment}."
+        settings = load(
+            [{"environment": {environment: {}}, "policies": {"main": {"policy": "human", "trainable": False}},
+              "rollout": {"max_turns": 200}}],
+            [prefix + override for override in overrides],
+        ).settings  # fmt: skip
+        wanted = wanted if wanted.policies else Wanted(policies=("human",))
+    return build_setup(playing(settings, wanted, resources))
 
 
 def _show(trajectory: Trajectory, *, whole: bool) -> None:

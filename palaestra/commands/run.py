@@ -17,7 +17,8 @@ from palaestra.evaluation.panels import Evaluation, failure_line, interval_line,
 from palaestra.evaluation.statistics import t_interval
 from palaestra.recipe import Recipe, load, packaged, split_arguments
 from palaestra.recipe.sources import PLAYED
-from palaestra.training.monitor import Panel, Progress, spent
+from palaestra.training.monitor import Panel, spent
+from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 from palaestra.training.warm_start import demonstrated, warm_start

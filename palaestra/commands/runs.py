@@ -16,6 +16,8 @@ from palaestra.training.checkpoint import load_policy
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 
+MODEL_FILES = ("config.json", "adapter_config.json", "network.json")
+
 
 def resolve(arguments: Sequence[str], *, smoke: bool = False) -> Recipe:
     """The recipe of files and overrides, or of a run folder and overrides.
@@ -41,6 +43,12 @@ def run_folder(arguments: Sequence[str]) -> RunFolder | None:
     Raises: RunFolderError, if the argument can only mean a run folder and holds no run. The error names runs nearby.
     """
     files, _ = split_arguments(arguments)
+    if len(files) == 1 and any((Path(files[0]) / name).is_file() for name in MODEL_FILES):
+        raise RunFolderError(
+            where=files[0],
+            what="it is the folder of a model, which has no tasks.",
+            remedy=f"Name a recipe or a run for its tasks: palaestra eval RECIPE --policy {files[0]}",
+        )
     return RunFolder.open(files[0]) if len(files) == 1 and means_a_run(files[0]) else None
 
 

@@ -39,6 +39,7 @@ PANELS: tuple[tuple[str, str], ...] = (
     ("Engine–trainer mismatch", r"(?:policy/([^/]+)/)?mismatch/kl"),
     ("Turns", r"(?:agent/([^/]+)/)?turns/mean"),
     ("Unreadable acts", r"invalid/mean"),
+    ("Cut responses", r"cut/mean"),
     ("Tokens", r"tokens/(.+)"),
     ("Stop reasons", r"stop/([^/]+)"),
 )

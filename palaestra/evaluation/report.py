@@ -23,11 +23,12 @@ from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, read
 Record = Mapping[str, Any]
 
 
-def write_report(folder: RunFolder, *, title: str | None = None, transcripts: int = 6) -> Path:
+def write_report(folder: RunFolder, *, title: str | None = None, transcripts: int = 6, state: str = "") -> Path:
     """Write `report.html` from the logs of the run folder. Sections without data are left out.
 
     Args:
         title: default: the name of the folder.
+        state: how far the run is, in a sentence.
         transcripts: largest number of episodes to show, from the last iteration that has stored any. Usual: 6.
 
     Returns: the path of the report.
@@ -38,6 +39,7 @@ def write_report(folder: RunFolder, *, title: str | None = None, transcripts: in
     page = rendered(
         "report.html",
         name=title or folder.path.resolve().name,
+        state=state,
         spent=[*_spent(metrics), *_time(read(folder / TIMINGS))],
         panels=panels,
         charts=[chart(panel, x_label="iteration") for panel in panels_of(metrics, evaluations)],

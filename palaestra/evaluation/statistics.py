@@ -56,6 +56,61 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     return Interval(value=successes / n, low=float(found.low), high=float(found.high), level=level)
 
 
+def task_interval(scores: ArrayLike, *, draws: int, level: float = 0.95) -> Interval:
+    """Interval of a mean of scores in [0, 1], one for each task, where a score is itself a mean over draws of its task.
+
+    It is Wilson's interval with the number of independent draws that would vary as much as the scores of the tasks do,
+    p(1 − p) / (s² / tasks), which is between the number of tasks and that of all draws. The normal quantile is replaced
+    by Student's with tasks − 1 degrees of freedom (Korn and Graubard 1998; Dean and Pagano 2015). So draws of one task
+    that all agree count as one draw, and a score of 1 in every task does not give an interval of width 0. With one
+    draw of each task it is `wilson_interval`.
+
+    Args:
+        scores: (tasks,), tasks > 0, such as the share of successes or pass@k of each task.
+        draws: independent draws of each task. Higher: a narrower interval, if the draws of a task differ.
+        level: in (0, 1). Higher: wider. Usual: 0.95.
+
+    Raises: InvalidData, for a score outside of [0, 1], or draws below 1.
+
+    >>> print(task_interval([1, 1, 0, 0.5], draws=4))
+    0.625 [0.155, 0.938]
+    """
+    sample = _sample(scores, where="task_interval")
+    if sample.min() < 0 or sample.max() > 1 or draws < 1:
+        raise InvalidData(where="task_interval", what=f"scores from {sample.min()} to {sample.max()}, {draws} draws.")
+    tasks, p = len(sample), float(sample.mean())
+    size = float(tasks)
+    if draws > 1 and tasks > 1 and 0 < p < 1:
+        spread = float(sample.var(ddof=1)) / tasks
+        size = min(max(p * (1 - p) / spread, size), size * draws) if spread > 0 else size * draws
+    law = stats.t(tasks - 1) if size > tasks else stats.norm
+    quantile = float(law.ppf((1 + level) / 2))
+    center = (p + quantile**2 / (2 * size)) / (1 + quantile**2 / size)
+    reach = quantile * math.sqrt(p * (1 - p) / size + quantile**2 / (4 * size**2)) / (1 + quantile**2 / size)
+    return Interval(value=p, low=max(center - reach, 0.0), high=min(center + reach, 1.0), level=level)
+
+
+def pass_at(k: int, successes: ArrayLike, samples: int) -> NDArray[np.float64]:
+    """For each task, the chance that at least one of k samples succeeds, without bias (Chen et al. 2021).
+
+        1 − C(n − c, k) / C(n, k)   for c successes in n samples
+
+    Args:
+        k: 1 ≤ k ≤ samples. successes: (tasks,), whole numbers from 0 to samples.
+
+    Returns: (tasks,). Raises: InvalidData, for another k.
+
+    >>> pass_at(2, [0, 1, 4], 4)
+    array([0. , 0.5, 1. ])
+    """
+    if not 1 <= k <= samples:
+        raise InvalidData(where="pass_at", what=f"k is {k}, but there are {samples} samples of each task.")
+    failed = samples - np.asarray(successes, np.int64)
+    tries = np.arange(k)
+    # C(n − c, k) / C(n, k) as a product, so that nothing overflows.
+    return 1.0 - np.prod(np.clip(failed[:, None] - tries, 0, None) / (samples - tries), axis=1)
+
+
 # ---- means ------------------------------------------------------------------------------------------------
 def bootstrap_interval(values: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
     """Bias-corrected and accelerated (BCa) bootstrap interval of the mean, which suits skewed values (Efron 1987).

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palaestra.errors import PalaestraError
-from palaestra.store.folder import REPORT, RunFolder
+from palaestra.store.folder import RESULT, RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class ArmRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the run has ended. A run writes its report last."""
-        return (self.folder / REPORT).exists()
+        """Whether the run has ended. A run writes its result last."""
+        return (self.folder / RESULT).exists()
 
     @property
     def overrides(self) -> list[str]:

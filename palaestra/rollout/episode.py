@@ -22,7 +22,7 @@ from palaestra.chat import ContextFull
 from palaestra.columns import may_be_missing
 from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory, derive
 from palaestra.data.protocols import Response, Sampling, Session, complete
-from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, nearest
+from palaestra.errors import FAULTS, ContractError, EpisodeFailure, PalaestraError, nearest
 from palaestra.rollout.hosts import Host
 from palaestra.rollout.limits import Activity, LimitReached, Limits
 from palaestra.rollout.roles import AgentTools, Role, declared, refuse_hidden_tools, tools_of
@@ -106,7 +106,7 @@ class Agent:
             return await self.session.act(turn.observation, seed=turn.seed)
         except (ContextFull, LimitReached, EpisodeFailure, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except FAULTS as error:
             what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
             remedy = error.remedy if isinstance(error, PalaestraError) else ""
             where = f"agent {self.name}, policy {self.policy}"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
-from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError
+from palaestra.errors import FAULTS, EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.tools.threads import Late, Threads
 
 
@@ -101,7 +101,7 @@ class InlineCalls:
             return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._name, call, error) from error
 
 
@@ -171,7 +171,7 @@ class ThreadCalls:
         except asyncio.CancelledError:
             self._abandoned = work.call_off()
             raise
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._name, call, error) from error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from palaestra.data import Failure, Play, RunSetup, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
-from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError
+from palaestra.errors import FAULTS, EpisodeFailure, MissingExtra, PalaestraError
 from palaestra.registry import register, registration
 from palaestra.rollout.branches import BranchingEpisode
 from palaestra.rollout.episode import Episode, OpenSession, open_session
@@ -144,7 +144,7 @@ class EpisodeRunner:
                 raise  # somebody ends the run
             fault = deadlock(episode, name, monitor.seconds or 0.0) if ended else let_out(f"program {name}")
             reason = StopReason.ERROR
-        except Exception as error:
+        except FAULTS as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 reason, fault = StopReason.TIMEOUT, None
             else:  # a TimeoutError of the program's own is a failure like any other
@@ -158,7 +158,7 @@ class EpisodeRunner:
             return await self._workers.open(name, self._settings.step_seconds)
         try:
             environment: Any = self._setup.make_environment()
-        except Exception as error:
+        except FAULTS as error:
             raise failure(name, "constructor", error) from error
         if self._threads is not None:
             calls: Any = ThreadCalls(name, environment, self._threads, self._settings.step_seconds)
@@ -222,7 +222,7 @@ def _name(program: Program) -> str:
 
 
 # ---- how episodes end ------------------------------------------------------------------------------------
-def verdict(error: Exception, where: str) -> tuple[StopReason, EpisodeFailure | None]:
+def verdict(error: BaseException, where: str) -> tuple[StopReason, EpisodeFailure | None]:
     """The end of an episode whose program raised this error. Of several errors, a failure goes before a limit.
 
     Raises: MissingExtra, if it is among the errors, since all episodes need the package.
@@ -247,14 +247,14 @@ def let_out(where: str) -> EpisodeFailure:
     )
 
 
-def _single_errors(error: Exception) -> list[Exception]:
+def _single_errors(error: BaseException) -> list[BaseException]:
     """The single errors of an exception group, such as that of an `asyncio.TaskGroup`, or the error itself."""
     if not isinstance(error, ExceptionGroup):
         return [error]
     return [single for inner in error.exceptions for single in _single_errors(inner)]
 
 
-def _fault(error: Exception, where: str) -> EpisodeFailure:
+def _fault(error: BaseException, where: str) -> EpisodeFailure:
     """The error of a program as the failure that the episode records."""
     if isinstance(error, EpisodeFailure):
         return error
@@ -263,7 +263,7 @@ def _fault(error: Exception, where: str) -> EpisodeFailure:
     return EpisodeFailure(boundary="part", where=where, what=f"{type(error).__name__}: {error}{_line(error)}")
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """The place in the user's own code that raised, such as ` (pair.py, line 12)`; empty, if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [

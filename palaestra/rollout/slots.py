@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import abilities_of, has
-from palaestra.errors import ContractError, EpisodeFailure
+from palaestra.errors import FAULTS, ContractError, EpisodeFailure
 from palaestra.rollout.hosts import failure, no_expert, no_snapshot, refuse_missing
 
 Arrival = StepResult | EpisodeFailure
@@ -76,7 +76,7 @@ class SeparateSlots:
         if slot not in self._environments:
             try:
                 self._environments[slot] = self._make()
-            except Exception as error:
+            except FAULTS as error:
                 raise failure(self._name, "constructor", error) from error
             self._refuse_async(self._environments[slot])
             self._abilities = abilities_of(self._environments[slot])
@@ -87,7 +87,7 @@ class SeparateSlots:
             return getattr(self._open(slot), call)(argument)  # type: ignore[no-any-return]
         except ContractError:
             raise
-        except Exception as error:
+        except FAULTS as error:
             self._discard(slot)  # its state is unknown after an error
             return _caused(self._name, call, error)
 
@@ -95,7 +95,7 @@ class SeparateSlots:
         refuse_missing(self._name, name, self._abilities)
         try:
             return getattr(self._environments[slot], name)(*arguments)
-        except Exception as error:
+        except FAULTS as error:
             raise failure(self._name, name, error) from error
 
     def _discard(self, slot: int) -> None:
@@ -142,7 +142,7 @@ class VectorSlots:
         seeds = {slot: task.seed for slot, task in tasks.items()}
         try:
             vectors, info = self._reset(seeds)
-        except Exception as error:
+        except FAULTS as error:
             return self._broken("reset", tasks, error)
         return {
             slot: StepResult(observations=self._observe(vectors, slot), info=self._info(info, slot)) for slot in tasks
@@ -159,7 +159,7 @@ class VectorSlots:
                 self._reset(dict.fromkeys(np.flatnonzero(self._over).tolist(), 0))
             first = int(getattr(self._environment.single_action_space, "start", 0))
             vectors, reward, terminated, truncated, info = self._environment.step(taken + first)
-        except Exception as error:
+        except FAULTS as error:
             return self._broken("step", moves, error)
         self._over = terminated | truncated
         self._score += reward
@@ -209,7 +209,7 @@ class VectorSlots:
         }
         return {**given, "score": float(self._score[slot])}
 
-    def _broken(self, call: str, slots: Mapping[int, Any], error: Exception) -> dict[int, Arrival]:
+    def _broken(self, call: str, slots: Mapping[int, Any], error: BaseException) -> dict[int, Arrival]:
         _close_quietly(self._environment)
         self._environment = self._make()
         self._over[:] = True
@@ -223,7 +223,7 @@ def open_slots(name: str, make: Callable[[], Any], count: int) -> SeparateSlots 
     """
     try:
         environment = make()
-    except Exception:
+    except FAULTS:
         return SeparateSlots(name, make)  # they report the error for each episode
     if has(environment, "vector_environment") and len(environment.agents) == 1:
         return VectorSlots(name, environment.agents[0], lambda: environment.vector_environment(count))
@@ -234,7 +234,7 @@ def open_slots(name: str, make: Callable[[], Any], count: int) -> SeparateSlots 
 def _close_quietly(environment: Any) -> None:
     try:
         environment.close()
-    except Exception:
+    except FAULTS:
         pass  # the episode is recorded already
 
 
@@ -242,7 +242,7 @@ def _plain(values: Any) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.ndim == 1
 
 
-def _caused(name: str, call: str, error: Exception) -> EpisodeFailure:
+def _caused(name: str, call: str, error: BaseException) -> EpisodeFailure:
     fault = failure(name, call, error)
     if fault is not error:
         fault.__cause__ = error

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling, Session
-from palaestra.errors import EpisodeFailure, RecipeError
+from palaestra.errors import FAULTS, EpisodeFailure, RecipeError
 from palaestra.policies.network import NetworkSession, Question
 from palaestra.registry import register
 from palaestra.rollout.episode import Episode, Key, open_session
@@ -241,7 +241,7 @@ class _Running:
                 self._finish(StopReason.ERROR, nobody_acted("program"))
         except asyncio.CancelledError:
             self._finish(StopReason.ERROR, let_out("program"))
-        except Exception as error:
+        except FAULTS as error:
             self._finish(*verdict(error, "program"))
 
     def _finish(self, reason: StopReason, fault: EpisodeFailure | None = None) -> None:

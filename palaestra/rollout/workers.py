@@ -16,16 +16,18 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from palaestra import own_files
+import cloudpickle
+
+from palaestra import own_files, own_objects
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
-from palaestra.errors import ContractError
+from palaestra.errors import FAULTS, ContractError
 from palaestra.rollout.hosts import failure, hung, refuse_missing
 
 DEPTH = 4  # most messages on the way to a worker; with full pipes, both sides would wait for each other
@@ -46,10 +48,12 @@ class _StartUp:
 
     Attributes:
         make: a pickled function that makes an environment. The process reads it after it has loaded `files`.
+        objects: the pickled objects of the program, such as classes of a notebook, that recipes name.
         files: the modules that the run has loaded from a user's files. Their objects are sent in both directions.
     """
 
     make: bytes
+    objects: bytes
     files: Mapping[str, str] = field(default_factory=own_files.user_files)
 
 
@@ -61,6 +65,7 @@ def _serve(start: _StartUp, pipe: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C and then closes the pipe
     own_files.know_files(start.files)
+    own_objects.keep(pickle.loads(start.objects))
     with suppress(Exception):  # imports everything before time limits count; `open` reports errors
         pickle.loads(start.make)
     environments: dict[int, Any] = {}
@@ -72,7 +77,7 @@ def _serve(start: _StartUp, pipe: Connection) -> None:
                 result = _result(environments, start, number, call, pickle.loads(arguments))
                 result = loop.run(_awaited(result)) if inspect.isawaitable(result) else result
                 answer: tuple[Any, ...] = (True, pickle.dumps(result), "")
-            except Exception as error:
+            except FAULTS as error:
                 answer = (False, *_portable(error))
             pipe.send((number, *answer))
 
@@ -117,7 +122,7 @@ def _imported_for(make: Callable[[], Any]) -> list[str]:
     return sorted(name for name in names if isinstance(name, str) and name not in own_files.user_files())
 
 
-def _portable(error: Exception) -> tuple[bytes, str]:
+def _portable(error: BaseException) -> tuple[bytes, str]:
     """An exception as bytes, and as a text for a reader that cannot unpickle it."""
     text = "".join(traceback.format_exception_only(error)).strip()
     try:
@@ -141,10 +146,25 @@ def _read(fine: bool, result: bytes, text: str) -> Any:
     raise answer if usual else RuntimeError(text)
 
 
-def _sendable(make: Callable[[], Any]) -> bytes:
-    """The pickled function. Raises: ContractError, if it cannot be pickled."""
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A context in which a new process does not run the program's own file again, as `multiprocessing` lets it.
+
+    What a worker needs of that file is sent to it.
+    """
+    main = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    main["__spec__"] = None
     try:
-        return pickle.dumps(make)
+        yield
+    finally:
+        main.update(hidden)
+
+
+def _sendable(thing: Any) -> bytes:
+    """A function or objects as bytes, for a worker process. Raises: ContractError, if that is not possible."""
+    try:
+        return cloudpickle.dumps(thing)  # type: ignore[no-any-return]
     except Exception as error:
         raise ContractError(
             where="rollout.worker_kind: process",
@@ -157,7 +177,7 @@ class Worker:
     """One process that hosts several environments and answers calls in order."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = _sendable(make)
+        self._make, self._objects = _sendable(make), _sendable(own_objects.kept())
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # in the order of sending
         self._context = _context(make)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,9 +190,10 @@ class Worker:
         self._flying = 0
         self._answered = math.inf  # time of the last answer, by the loop's clock; infinite until the process is ready
         self._pipe, theirs = self._context.Pipe()
-        start = _StartUp(make=self._make)
+        start = _StartUp(make=self._make, objects=self._objects)
         self._process = self._context.Process(target=_serve, args=(start, theirs), daemon=True)
-        self._process.start()
+        with _without_main():
+            self._process.start()
         theirs.close()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +18,8 @@ from palaestra.errors import PalaestraError, RunFolderError
 Content = bytes | str | Callable[[BinaryIO], object]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_WHOLE = "whole"  # the file in a folder of `set_aside` that says that everything is there
+_BACK = "back"  # its name from the moment on from which `put_back` must be finished
 _NEARLY_NOTHING = 64 * 1024  # with fewer free bytes, a write that failed without a reason means a full disk
 
 
@@ -72,6 +74,56 @@ def recover(folder: Path) -> None:
             _remove(old)
         else:
             os.replace(old, original)
+
+
+def set_aside(folder: Path, names: Sequence[str], place: str) -> None:
+    """Move these files and folders of `folder` into its new folder `place`, so that `put_back` can undo it.
+
+    A kill at any moment loses nothing: `put_back` finishes or undoes it.
+    """
+    aside = folder / place
+    aside.mkdir()
+    for name in names:
+        if os.path.lexists(folder / name):
+            os.replace(folder / name, aside / name)
+    _sync(aside)
+    (aside / _WHOLE).touch()
+    _sync(aside)
+    _sync(folder)
+
+
+def is_aside(folder: Path, place: str) -> bool:
+    """Whether `set_aside` has moved everything, so that what is in `folder` now is newer."""
+    return (folder / place / _WHOLE).exists()
+
+
+def put_back(folder: Path, names: Sequence[str], place: str) -> None:
+    """Undo `set_aside`: remove these files of `folder`, and move those of `place` back."""
+    aside = folder / place
+    if not aside.is_dir():
+        return
+    if is_aside(folder, place):
+        os.replace(aside / _WHOLE, aside / _BACK)
+        _sync(aside)
+    if (aside / _BACK).exists():  # otherwise what is in the folder was not moved yet, or is back already
+        for name in names:
+            discard(folder / name)
+        _sync(folder)
+        (aside / _BACK).unlink()
+        _sync(aside)
+    for name in names:
+        if os.path.lexists(aside / name):
+            os.replace(aside / name, folder / name)
+    _sync(folder)
+    discard(aside)
+
+
+def discard(path: Path) -> None:
+    """Remove a file, a link or a folder, if it exists. Raises: OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_fault(path: Path, error: BaseException, *, needed: str = "more", full: bool = False) -> RunFolderError:

@@ -53,6 +53,10 @@ class EpisodeLog:
         """Remove the episodes after iteration `step`."""
         self.lines.truncate(step)
 
+    def drop(self, step: int, name: str) -> None:
+        """Remove the episodes of this iteration with this name."""
+        self.lines.keep(lambda line: (line[STEP], line["name"]) != (step, name))
+
 
 def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
     """A trajectory as JSON values, in the order in which people read: task, result, steps.

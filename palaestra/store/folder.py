@@ -9,7 +9,10 @@ It has these files:
       evaluations.jsonl      one line for each evaluation
       trajectories.jsonl     sampled episodes
       checkpoints/step-000010/
-      report.html
+      report.html            kept current while the run goes on
+      result.json            the closing line; it is there once the run has ended
+      ahead.jsonl            episodes that were played ahead of the updates
+      .former/               the run that a new one replaces, until the new one has begun
       .lock                  the pid of the process that trains into the folder, as long as it does
 """
 
@@ -26,7 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import RunFolderError
-from palaestra.store.atomic import Content, folder_atomic, recover, write_atomic, write_fault
+from palaestra.store.atomic import (
+    Content,
+    discard,
+    folder_atomic,
+    is_aside,
+    put_back,
+    recover,
+    set_aside,
+    write_atomic,
+    write_fault,
+)
 from palaestra.store.json_text import to_document
 from palaestra.store.lock import unless_written
 
@@ -37,7 +50,10 @@ EVALUATIONS = "evaluations.jsonl"
 TRAJECTORIES = "trajectories.jsonl"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
-NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT)
+RESULT = "result.json"
+JOURNAL = "ahead.jsonl"
+NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL)
+FORMER = ".former"
 
 _SIGNS_OF_A_RUN = (RECIPE, METRICS, CHECKPOINTS)
 
@@ -54,18 +70,24 @@ class RunFolder:
 
         Args:
             path: the folder. It is made with its parents if it is missing.
-            overwrite: remove the run that is there already: the files of `NAMES` and nothing else.
+            overwrite: replace the run that is there already: the files of `NAMES` and nothing else. They are kept in
+                `.former`. Call `settle` when the new run has begun, or `give_back` if it cannot begin.
 
         Raises: RunFolderError, if a run is there already, or if the place cannot be used.
         """
         folder = cls(Path(path))
-        if folder.holds_a_run and not overwrite:
-            raise _occupied(folder)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
-            for name in NAMES:
-                _discard(folder.path / name)
             recover(folder.path)
+            folder.end_replacement()
+            if folder.holds_a_run and not overwrite:
+                raise _occupied(folder)
+            if folder.holds_a_run:
+                set_aside(folder.path, NAMES, FORMER)
+            for name in NAMES:
+                discard(folder.path / name)
+        except RunFolderError:
+            raise
         except OSError as error:
             raise write_fault(folder.path, error) from error
         return folder
@@ -82,12 +104,13 @@ class RunFolder:
         Raises: RunFolderError, if there is no run. It names the runs beside the folder.
         """
         folder = cls(Path(path))
-        if not folder.holds_a_run:
+        if not folder.holds_a_run and not (folder / FORMER).is_dir():
             raise _absent(folder.path)
         with nullcontext(True) if writing else unless_written(folder.path) as alone:
             if alone:
                 recover(folder.path)
                 recover(folder.path / CHECKPOINTS)
+                folder.end_replacement()
         return folder
 
     @property
@@ -108,6 +131,10 @@ class RunFolder:
         """Write one JSON file atomically, with sorted keys and the shortest exact floats. Returns its path."""
         return self.write(name, to_document(value))
 
+    def discard(self, name: str) -> None:
+        """Remove one file, if it is there."""
+        discard(self.path / name)
+
     def read_json(self, name: str) -> Any:
         """The value of a JSON file.
 
@@ -121,6 +148,29 @@ class RunFolder:
                 what=f"it cannot be read: {error}.",
                 remedy="Name a folder that `palaestra train` has written.",
             ) from error
+
+    # ---- the run that is replaced ---------------------------------------------------------------------
+    @property
+    def replaces(self) -> bool:
+        """Whether the folder still has the run that this one replaces."""
+        return (self.path / FORMER).is_dir()
+
+    def settle(self) -> None:
+        """Remove the former run for good. Nothing happens, if there is none."""
+        if self.replaces:
+            unneeded = self.path / f"{FORMER}.tmp"  # `recover` removes it, if a kill leaves a part of it
+            discard(unneeded)
+            (self.path / FORMER).rename(unneeded)
+            discard(unneeded)
+
+    def give_back(self) -> None:
+        """Remove this run, and put the former one back. Nothing happens, if there is none."""
+        put_back(self.path, NAMES, FORMER)
+
+    def end_replacement(self) -> None:
+        """After a kill: keep the new run, if it has a checkpoint, else the former one."""
+        if self.replaces:
+            self.settle() if self.latest_checkpoint() is not None and is_aside(self.path, FORMER) else self.give_back()
 
     # ---- checkpoints ----------------------------------------------------------------------------------
     def checkpoint(self, step: int) -> Path:
@@ -153,13 +203,6 @@ class RunFolder:
             match = re.fullmatch(r"step-(\d{6,})", place.name)
             if match and place.is_dir():
                 yield int(match[1]), place
-
-
-def _discard(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _occupied(folder: RunFolder) -> RunFolderError:

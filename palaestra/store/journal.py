@@ -12,10 +12,10 @@ from typing import Any
 from palaestra.data import Play, Trajectory
 from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import from_json, to_json
+from palaestra.store.folder import JOURNAL
 from palaestra.store.json_text import to_line
 from palaestra.store.lines import JsonLines
 
-JOURNAL = "ahead.jsonl"
 Name = tuple[str, int, int]  # group, sample and seed, which identify a play
 
 

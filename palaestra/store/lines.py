@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,15 @@ class JsonLines:
 
     def truncate(self, step: int) -> None:
         """Remove the records after iteration `step` and a half-written last line. Other lines keep their bytes."""
+        self.keep(lambda record: record.get(STEP, 0) <= step)
+
+    def keep(self, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Remove the records for which `wanted` is false and a half-written last line. Other lines keep their bytes."""
         if not self.path.exists():
             return
         before = self.path.read_bytes()
         lines = before.split(b"\n")[:-1]
-        kept = [line for number, line in enumerate(lines, start=1) if self._parse(line, number).get(STEP, 0) <= step]
+        kept = [line for number, line in enumerate(lines, start=1) if wanted(self._parse(line, number))]
         after = b"".join(line + b"\n" for line in kept)
         if after != before:
             write_atomic(self.path, after)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from palaestra.data import Action, StopReason, ToolCall
-from palaestra.errors import ContractError, MissingExtra, nearest
+from palaestra.errors import FAULTS, ContractError, MissingExtra, nearest
 from palaestra.tools.calls import Parsed
 from palaestra.tools.formats import format_of
 from palaestra.tools.rendering import first_line, render
@@ -242,14 +242,14 @@ class Toolbox:
             return one, one.arguments(call.arguments)
         except WrongArguments as error:
             return ToolResult(name=one.name, text=f"error: {error}", ok=False, fault="arguments")
-        except Exception as error:
+        except FAULTS as error:
             text = f"error: the arguments of {one.name} cannot be checked: {first_line(error)}"
             return ToolResult(name=one.name, text=text, ok=False, fault="arguments")
 
     def _answered(self, one: Tool, value: Any, seconds: float) -> ToolResult:
         try:
             shown = render(value, self.max_chars)
-        except Exception as error:
+        except FAULTS as error:
             return _failed(one, error, seconds)
         return ToolResult(name=one.name, text=shown.text, seconds=seconds, cost=one.cost, truncated=shown.truncated)
 

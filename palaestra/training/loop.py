@@ -13,12 +13,16 @@ from pathlib import Path
 from palaestra.data import Batch, Iteration, RunSetup, StepTable, Trajectory, derive, rows_of
 from palaestra.data.protocols import Experience, StatefulPart
 from palaestra.errors import NoSignal
+from palaestra.interruption import Interruption
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
-from palaestra.training.checkpoint import RunState, give_slices, load_checkpoint, save_checkpoint
-from palaestra.training.monitor import Guard, Panel, Progress, Teamwork, measure, spent
+from palaestra.training.checkpoint import RunState, load_checkpoint
+from palaestra.training.monitor import Guard, Panel, Teamwork, measure, spent
+from palaestra.training.parallel import refuse_interrupted
 from palaestra.training.passes import fill_columns, plan_passes, reader
+from palaestra.training.progress import Progress
+from palaestra.training.saving import Keeper
 from palaestra.training.settings import RunSettings
 from palaestra.training.stages import Stages, assign_credit, learned_from, weigh
 
@@ -70,7 +74,8 @@ class Trainer:
     Attributes:
         learners: by their names in checkpoints, in the order of their updates: the stages' parts with state, then the
             recipe's learners.
-        step: number of finished iterations. saved: number of iterations in the newest checkpoint.
+        interruption: of the signals that end the run.
+        step: number of finished iterations.
         counters: environment steps, tokens and updates so far.
     """
 
@@ -83,8 +88,8 @@ class Trainer:
     folder: RunFolder
     panel: Panel
     progress: Progress
+    interruption: Interruption = field(default_factory=Interruption)
     step: int = 0
-    saved: int = -1
     counters: dict[str, float] = field(default_factory=lambda: {ENVIRONMENT_STEPS: 0, UPDATES: 0, "tokens": 0})
 
     def __post_init__(self) -> None:
@@ -93,38 +98,44 @@ class Trainer:
         self.state.panel = self.panel
         self.shaped = any(part.name != "environment" for part in self.settings.reward)
         self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
+        self.keeper = Keeper(self.folder, self.state, self.log, self.settings.training, self.setup.ranks)
 
     def run(self) -> None:
-        """Train to the last iteration, or until the panel's score reaches `training.stop_at`."""
-        training, every = self.settings.training, self.settings.evaluation.every
-        if self.step == 0 and not self.log.last_evaluation:
-            self.evaluate()
-            self.save()
-        while self.step < training.iterations and not self.reached():
-            self.iterate()
-            if every and self.step % every == 0:
-                self.evaluate()
-            if training.checkpoint_every and self.step % training.checkpoint_every == 0:
-                self.save()
-        if self.log.last_evaluation["step"] < self.step:
-            self.evaluate()
-        if self.saved < self.step:
-            self.save()
+        """Train to the last iteration, or until `training.stop_at`. Raises: Stopped, if a signal ends the run."""
+        with self.interruption.deferred():
+            self.progress.begin(self.step)
+            while True:
+                if self.keeper.saved < 0:
+                    self.keeper.save(self.step, self.counters)
+                if self.panel.due(self.step, self.log.last_evaluation):
+                    self.evaluate()
+                ended = self.panel.ends(self.step, self.log.last_evaluation)
+                if self.keeper.due(self.step, ended=ended):
+                    self.keeper.save(self.step, self.counters)
+                if ended:
+                    return
+                self.keeper.report(self.step)
+                refuse_interrupted(self.interruption, self.setup.ranks)
+                self.iterate()
+                self.folder.settle()
 
     def iterate(self) -> dict[str, float]:
         """One iteration: collect, run the stages, update the learners, publish the weights, log. Returns metrics."""
         began, iteration = time.perf_counter(), self.iteration()
-        batch = self.experience.collect(self.step)
+        with self.interruption.allowed(not self.state.others and self.setup.ranks.world == 1):  # else state is lost
+            batch = self.experience.collect(self.step)
         collected = time.perf_counter()
         batch.kept = self.guard.finished(batch.kept)
-        several = self.settings.several_updates
-        prepare(batch, self.stages, iteration, several_updates=several, strict=self.settings.strict)
+        learners = self.learners if batch.kept else {}  # with `max_failed: 1` all episodes may have failed
+        if batch.kept:
+            several = self.settings.several_updates
+            prepare(batch, self.stages, iteration, several_updates=several, strict=self.settings.strict)
         metrics = measure(batch, self.setup.policies, self.setup.team, shaped=self.shaped) | batch.metrics
         updated: dict[str, float] = {}
         if self.setup.engine is not None:
             metrics |= self.setup.engine.counters()
             self.setup.engine.sleep()  # what it caches is worth nothing after the update
-        for learner in self.learners.values():
+        for learner in learners.values():
             updated |= learner.update(batch, iteration)
         metrics |= self.experience.publish(batch, self.step)
         if self.setup.engine is not None:
@@ -133,12 +144,14 @@ class Trainer:
             self.progress.note(line)
         self.step += 1
         self.count(batch.played)
+        self.counters[UPDATES] += sum(learner.made for learner in learners.values())
         self.panel.note(self.setup.source, [trajectory.task for trajectory in (*batch.played, *batch.kept)])
         seconds = {"time/rollout": collected - began, "time/update": time.perf_counter() - collected}
+        metrics["speed/tokens"] = spent(batch.played)[1] / sum(seconds.values())
         self.log.append(self.step, metrics | updated | self.counters | seconds)
         self.progress.iteration(self.step, metrics | updated, seconds)
-        if all(learner.ready for learner in self.learners.values()):
-            signal = any(learner.has_signal(batch, iteration) for learner in self.learners.values())
+        if all(learner.ready for learner in learners.values()):
+            signal = any(learner.has_signal(batch, iteration) for learner in learners.values())
             try:
                 self.guard.learned(metrics, signal, number=self.step)
             except NoSignal:  # they show what the policy did last
@@ -160,39 +173,26 @@ class Trainer:
         )
 
     def count(self, played: Sequence[Trajectory]) -> None:
-        """Add this iteration's environment steps, generated tokens (failed episodes included) and updates."""
+        """Add this iteration's environment steps and generated tokens, failed episodes included."""
         steps, tokens = spent(played)
         self.counters[ENVIRONMENT_STEPS] += steps
         self.counters["tokens"] += tokens
-        self.counters[UPDATES] += sum(learner.made for learner in self.learners.values())
 
     def evaluate(self) -> None:
         """Play the panel, and log its result."""
-        evaluation, played = self.panel.play()
-        self.log.append_evaluation(self.step, evaluation.metrics() | self.counters)
+        with self.interruption.allowed(self.setup.ranks.world == 1):
+            evaluation, played = self.panel.play()
         self.episodes.append(self.step, f"eval/{evaluation.name}", played[: self.settings.training.save_episodes])
+        self.log.append_evaluation(self.step, evaluation.metrics() | self.counters)
         self.progress.evaluation(self.step, evaluation)
-
-    def reached(self) -> bool:
-        """Whether the last evaluation reaches `training.stop_at`."""
-        goal, written = self.settings.training.stop_at, self.log.last_evaluation
-        return goal is not None and bool(written) and self.panel.score(written) >= goal
-
-    def save(self) -> None:
-        """Write a checkpoint. With several processes, rank 0 writes it."""
-        self.log.sync()
-        self.saved = self.step
-        if self.setup.ranks.main:
-            keep = self.settings.training.keep_checkpoints
-            save_checkpoint(self.folder, self.step, self.state, counters=self.counters, keep=keep)
-        elif self.setup.ranks.in_step:
-            give_slices(self.state)
 
     def resume(self, place: Path) -> None:
         """Continue from a checkpoint. Later lines are removed from the logs."""
         self.step, self.counters = load_checkpoint(place, self.state)
-        self.saved = self.step
+        self.keeper.saved = self.step
         self.log.truncate(self.step)
         self.episodes.truncate(self.step)
+        if self.log.last_evaluation.get("step", -1) < self.step:  # it was cut, and its episodes are played again
+            self.episodes.drop(self.step, f"eval/{self.panel.name}")
         for line in self.log.metrics.read():
             self.teamwork.check(line)

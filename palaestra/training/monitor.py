@@ -1,11 +1,9 @@
-"""Monitoring of a run: metrics, checks that stop it, progress on the terminal, and evaluation panels."""
+"""Monitoring of a run: metrics, checks that stop it, and evaluation panels."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 from torch import Tensor
 
 from palaestra.algebra import standardize, total_return
@@ -25,7 +20,11 @@ from palaestra.data.protocols import Experience
 from palaestra.data.table import token_count
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.errors import NoSignal, PalaestraError
-from palaestra.evaluation.panels import Evaluation, failure_line, info_means, interval_line, summarize, tasks_line
+from palaestra.evaluation.panels import Evaluation, form, info_means, share_cut, summarize, tasks_line
+from palaestra.own_objects import shown
+from palaestra.store.folder import RunFolder
+from palaestra.store.lines import STEP
+from palaestra.store.metrics import MetricsLog
 from palaestra.store.records import RECORDS
 from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings, TrainingSettings
@@ -54,20 +53,23 @@ def measure(
         "rollout/suspended": float(len(not_failed) - len(over)),
         "rollout/longest": float(max(sum(map(token_count, generated(t))) for t in played)),
     }
-    metrics |= _results(over)
+    cut = share_cut(s for t in not_failed for s in generated(t))
+    metrics |= _results(over) | ({} if cut is None else {"cut/mean": cut})
     stops = Counter(t.stop.value for t in played)
     metrics |= {f"stop/{reason}": count / len(played) for reason, count in sorted(stops.items())}
     failures = Counter(t.error.boundary for t in played if t.error)
     metrics |= {f"stop/error/{boundary}": count / len(played) for boundary, count in sorted(failures.items())}
-    if "advantage" in batch.table:
-        metrics |= signal_metrics(batch.table)
-    metrics["selection/kept"] = float((batch.table.row_weight > 0).float().mean())
-    metrics |= _weights(batch)
-    if shaped:
-        metrics["reward/shaped"] = _shaped(batch.table)
+    if batch.kept:
+        metrics |= _of_table(batch, shaped)
     metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
     metrics |= _tools(over) | _calls(played)
     return metrics | team_metrics(over, roles) | _versions(not_failed, policies)
+
+
+def _of_table(batch: Batch, shaped: bool) -> dict[str, float]:
+    metrics = signal_metrics(batch.table) if "advantage" in batch.table else {}
+    metrics["selection/kept"] = float((batch.table.row_weight > 0).float().mean())
+    return metrics | _weights(batch) | ({"reward/shaped": _shaped(batch.table)} if shaped else {})
 
 
 def _shaped(table: StepTable) -> float:
@@ -329,11 +331,13 @@ class Guard:
     def finished(self, played: Sequence[Trajectory]) -> list[Trajectory]:
         """The episodes that did not fail and have steps. The update learns from no other.
 
-        Raises: PalaestraError, if all episodes, or a larger share than `training.max_failed`, failed; NoSignal, if no
-            episode has a step.
+        With `training.max_failed` 1 there may be none.
+
+        Raises: PalaestraError, if a larger share than `training.max_failed`, or all, failed; NoSignal, if no episode
+            that did not fail has a step.
         """
-        failed = [t for t in played if t.stop is StopReason.ERROR]
-        if failed and (len(failed) == len(played) or len(failed) > self._settings.max_failed * len(played)):
+        failed, most = [t for t in played if t.stop is StopReason.ERROR], self._settings.max_failed
+        if failed and most < 1 and (len(failed) == len(played) or len(failed) > most * len(played)):
             first = failed[0].error
             raise PalaestraError(
                 where=f"rollout, task {failed[0].task.content_hash}",
@@ -341,7 +345,7 @@ class Guard:
                 remedy="Correct the cause, or raise `training.max_failed` to train on the other episodes.",
             )
         whole = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
-        if not whole:
+        if not whole and len(failed) < len(played):
             raise NoSignal(where="rollout", what=f"none of {len(played)} episodes has a step.")
         return whole
 
@@ -362,6 +366,10 @@ class Guard:
         if outcome >= SOLVED:
             return
         times = f"{self._empty} iterations in a row"
+        if metrics.get("stop/error") == 1.0:
+            what = "all episodes failed, so there was nothing to learn from."
+            remedy = "Correct the cause, which `stop/error/…` in metrics.jsonl names, or raise `training.max_empty`."
+            raise NoSignal(where=f"rollout, {times}", what=what, remedy=remedy)
         if "advantage/nonzero" not in metrics:
             what = f"no learner had anything to learn from (mean outcome {outcome:.3f})."
             raise NoSignal(where=f"learner, {times}", what=what, remedy="Look at what `experience` gives.")
@@ -397,94 +405,6 @@ class Guard:
         self._best, self._when = float(state.get("best", 0.0)), int(state.get("when", 0))
 
 
-# ---- progress -------------------------------------------------------------------------------------------
-SHOWN = {
-    "outcome/mean": "outcome",
-    "reward/mean": "reward",
-    "reward/shaped": "shaped",
-    "turns/mean": "turns",
-    "policy/entropy": "entropy",
-    "policy/grad_norm": "gradient",
-    "mismatch/kl": "mismatch",
-}
-EVERY = 10.0  # seconds between lines if the output is not a terminal
-
-
-class Progress:
-    """Shows a live table on a terminal, else a line every few seconds; nothing if `quiet`."""
-
-    def __init__(self, *, total: int, quiet: bool = False) -> None:
-        self._total, self._quiet = total, quiet
-        self._console = Console(stderr=True)
-        self._live: Live | None = None
-        self._last = 0.0
-        self._started = time.monotonic()
-
-    def __enter__(self) -> Progress:
-        if self._console.is_terminal and not self._quiet:
-            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.__exit__(None, None, None)
-            self._live = None
-
-    def note(self, text: str) -> None:
-        """Show one line."""
-        if not self._quiet:
-            self._console.print(text, highlight=False, soft_wrap=True)
-
-    def phase(self, what: str, done: int, of: int) -> None:
-        """Show the progress of a phase before the loop, such as the warm start."""
-        if self._live is not None:
-            self._live.update(f"{what} {done}/{of}")
-        elif self._due() or done == of:
-            self.note(f"{what} {done}/{of}")
-
-    def evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Show the result of a panel."""
-        self.note(f"[{self._clock()}] iteration {step}: {interval_line(evaluation)}")
-        if evaluation.failed:
-            self.note(failure_line(evaluation))
-
-    def iteration(self, step: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> None:
-        """Show the numbers of one iteration."""
-        shown = {label: value for key, label in SHOWN.items() if (value := _over_policies(metrics, key)) is not None}
-        if self._live is not None:
-            table = Table("iteration", *shown, "rollout s", "update s", box=None)
-            numbers = [f"{value:.3g}" for value in (*shown.values(), *seconds.values())]
-            table.add_row(f"{step}/{self._total}", *numbers)
-            self._live.update(table)
-        elif self._due() or step == self._total:
-            self.note(
-                f"[{self._clock()}] iteration {step}/{self._total}  "
-                + "  ".join(f"{label} {value:.3g}" for label, value in shown.items())
-                + f"  ({sum(seconds.values()):.1f} s)"
-            )
-
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < EVERY:
-            return False
-        self._last = now
-        return True
-
-    def _clock(self) -> str:
-        passed = int(time.monotonic() - self._started)
-        return f"{passed // 60}:{passed % 60:02d}"
-
-
-def _over_policies(metrics: Mapping[str, float], key: str) -> float | None:
-    """A metric of the only policy, or the mean over several policies, whose metrics carry their names."""
-    if key in metrics:
-        return metrics[key]
-    own = re.compile(rf"policy/[^/]+/{re.escape(key.removeprefix('policy/'))}")
-    found = [value for name, value in metrics.items() if own.fullmatch(name)]
-    return sum(found) / len(found) if found else None
-
-
 # ---- panels ---------------------------------------------------------------------------------------------
 class Panel:
     """The tasks of evaluations, which of them training has met, and the runner that plays them.
@@ -500,19 +420,20 @@ class Panel:
         Raises: InvalidData, if the panel is empty or its committed hash does not fit.
         """
         self._settings, self._experience = settings.evaluation, experience
+        self._training: TrainingSettings = settings.training
         self._seed = settings.seed
-        self.name = settings.environment.name
+        self.name = shown(settings.environment.name)
         self.metric = self._settings.metric
         source, self._runner = setup.source, setup.runner
         self._own: Any = None  # a runner beside the run's
         if self._settings.environment is not None:
-            self.name = self._settings.environment.name
+            self.name = shown(self._settings.environment.name)
             environment = self._settings.environment
             make = functools.partial(environment.part.target, **environment.options)
             source = make()
             setup = dataclasses.replace(
                 setup,
-                environment_name=self.name,
+                environment_name=self._settings.environment.name,
                 environment_options=environment.options,
                 make_environment=make,
                 source=source,
@@ -569,22 +490,69 @@ class Panel:
         self._trained = {*state["trained"]} if known else None
 
     # ---- playing ------------------------------------------------------------------------------------------
-    def play(self) -> tuple[Evaluation, list[Trajectory]]:
-        """Play one episode of each task."""
+    def play(self, *, samples: int = 1, seed: int | None = None) -> tuple[Evaluation, list[Trajectory]]:
+        """Play the tasks.
+
+        Args:
+            samples: episodes of each task. The first is the same for every number of samples.
+            seed: of what is sampled; None: the seed of the run.
+
+        Returns: the result, and the episodes in the order of the tasks.
+        """
         said = None if self._experience is None else self._experience.instruction
+        first = self._seed if seed is None else seed
         plays = [
             Play(
                 task=task,
                 group=f"eval-{i:05d}",
-                sample=0,
-                seed=derive(self._seed, "eval", task.content_hash),
+                sample=sample,
+                seed=derive(first, "eval", task.content_hash, *([sample] if sample else [])),
                 instruction=said,
             )
             for i, task in enumerate(self.tasks)
+            for sample in range(samples)
         ]
         played = self._runner.collect(plays, temperature=self._settings.temperature)
-        return summarize(played, name=self.name), played
+        return summarize(played, name=self.name, samples=samples), played
 
-    def score(self, written: Mapping[str, Any]) -> float:
-        """The score of a logged evaluation, which is compared with `training.stop_at`."""
-        return float(written.get(f"eval/{self.name}/{self._settings.metric}") or 0.0)
+    def due(self, step: int, last: Mapping[str, Any]) -> bool:
+        """Whether the panel must be played after iteration `step`.
+
+        It is played at the start, every `evaluation.every` iterations, and at the end.
+
+        Args:
+            last: the newest logged evaluation.
+        """
+        every = self._settings.every
+        wanted = step == 0 or step >= self._training.iterations or (every is not None and step % every == 0)
+        return wanted and int(last.get(STEP, -1)) < step
+
+    def ends(self, step: int, last: Mapping[str, Any]) -> bool:
+        """Whether the run is over: after its last iteration, or once a score reaches `training.stop_at`.
+
+        Args:
+            last: the newest logged evaluation.
+        """
+        training = self._training
+        goal, score = training.stop_at, float(last.get(f"eval/{self.name}/{self.metric}") or 0.0)
+        return step >= training.iterations or (goal is not None and bool(last) and score >= goal)
+
+
+def closing_line(folder: RunFolder, panel: Panel) -> str:
+    """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`.
+
+    If the environment gives no success, the numbers are returns.
+    """
+    written = MetricsLog(folder).evaluations.read()
+    ends, metric = (written[0], written[-1]), panel.metric
+    if all(record.get(f"eval/{panel.name}/{metric}") is None for record in ends):
+        metric = "return"
+    lines, values = [], []
+    for record in ends:
+        value, low, high = (record.get(f"eval/{panel.name}/{metric}{ending}") for ending in ("", "_low", "_high"))
+        values.append("none" if value is None else format(value, form(value)))
+        if value is not None and low is not None and high is not None:
+            shown = form(value)
+            interval = f"{value:{shown}}, 95 % interval {low:{shown}} to {high:{shown}}"
+            lines.append(f"iteration {record['step']}: {metric} {interval}")
+    return "\n".join([*lines, f"{metric} {values[0]} -> {values[1]} on {panel.described}"])

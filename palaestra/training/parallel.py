@@ -25,6 +25,7 @@ from palaestra.data import Play, Trajectory
 from palaestra.data.protocols import PolicyOutputs
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.errors import PalaestraError, RecipeError
+from palaestra.interruption import Interruption, Stopped
 from palaestra.models.sharding import is_spread, shard, whole
 from palaestra.registry import declared
 from palaestra.rollout.strategies import RolloutContext
@@ -238,6 +239,13 @@ def share_logs(folder: RunFolder, ranks: Ranks) -> None:
     for name, text in json.loads(ranks.texts(json.dumps(written))[0]).items():
         if not ranks.main:
             folder.write(name, text)
+
+
+def refuse_interrupted(interruption: Interruption, ranks: Ranks) -> None:
+    """End the run on all ranks, if a signal has arrived at one of them. Raises: Stopped."""
+    given = ranks.texts(str(interruption.received or ""))
+    if any(given):
+        raise Stopped(int(next(filter(None, given))))
 
 
 def refuse_different(modules: Mapping[str, torch.nn.Module], ranks: Ranks) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ import torch
 from palaestra.bound import BoundPart
 from palaestra.data import Batch, Iteration, RunSetup, derive
 from palaestra.data.protocols import Learner, Optimizer, complete
-from palaestra.errors import RecipeError
+from palaestra.errors import PalaestraError, RecipeError
 from palaestra.models.precision import is_low
+from palaestra.models.sharding import whole
 from palaestra.registry import register
 from palaestra.training.master_weights import MasterWeights
 from palaestra.training.settings import RunSettings
 from palaestra.training.updates import Updater
+
+EXPLODED = 100.0  # times as large as before: weights after which a policy is nothing that was learned
 
 
 @register("learner", "policy_gradient", reads=("weight", "counts"))
@@ -30,6 +34,7 @@ class PolicyGradient(Learner):
     def __init__(self) -> None:
         self.updaters: dict[str, Updater] = {}
         self._due: list[str] = []
+        self._sizes: dict[str, float] = {}  # the norm of each policy's weights after its last updates
 
     @staticmethod
     def runs(settings: RunSettings, policy: str) -> Sequence[BoundPart]:
@@ -76,8 +81,12 @@ class PolicyGradient(Learner):
         self.made = 0
         for name in self._due:
             updater = self.updaters[name]
+            size = self._sizes.get(name) or weight_norm(updater.policy.module)
             of_policy = updater.update(batch, iteration, seed=derive(self._settings.seed, "update", iteration.number))
             self.made = max(self.made, updater.made)
+            if updater.made:
+                self._sizes[name] = weight_norm(updater.policy.module)
+                refuse_exploded(name, size, self._sizes[name])
             if of_policy:
                 updater.policy.weights_changed(updater.policy.version + 1)
             if len(self.updaters) > 1:
@@ -115,6 +124,29 @@ class PolicyGradient(Learner):
         for name, updater in self.updaters.items():
             updater.optimizer.load_state_dict(state[name]["optimizer"])
             updater.spoiled = int(state[name]["spoiled"])
+
+
+def weight_norm(module: Any) -> float:
+    """The root of the sum of squares of the weights that are trained; of spread weights, of all their slices."""
+    norms = [p.detach().float().norm() for p in module.parameters() if p.requires_grad]
+    return float(torch.stack([whole(norm).double() for norm in norms]).norm()) if norms else 0.0
+
+
+def refuse_exploded(name: str, before: float, after: float) -> None:
+    """Refuse updates of one iteration, or of a warm start, that have made the weights of a policy many times larger.
+
+    Args:
+        before, after: norms of the weights.
+
+    Raises: PalaestraError.
+    """
+    if math.isfinite(after) and (before == 0 or after <= EXPLODED * before):
+        return
+    raise PalaestraError(
+        where=f"policy {name}",
+        what=f"the updates changed the norm of its weights from {before:.3g} to {after:.3g}.",
+        remedy="Lower the learning rate (`optimizer.…lr`, or that of the warm start). No checkpoint has these weights.",
+    )
 
 
 def make_optimizer(optimizer: BoundPart, module: Any) -> Any:

@@ -124,9 +124,9 @@ class TrainingSettings(Section):
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1
     token_budget: PositiveInt = 8192  # most tokens in one pass of the model, padding included
-    checkpoint_every: PositiveInt | None = None  # iterations; None: only at the end
+    checkpoint_every: PositiveInt | None = None  # iterations; None: by time, and at the end
     keep_checkpoints: PositiveInt = 2
-    max_failed: Fraction = 0.5  # a larger share of failed episodes in one iteration stops the run
+    max_failed: Fraction = 0.5  # a larger share of failed episodes in one iteration stops the run; 1: none
     max_empty: PositiveInt = 20  # so many iterations in a row without a learning signal stop the run
     stop_at: float | None = None  # stop once the success (or return) of an evaluation reaches this
     save_episodes: Annotated[int, pydantic.Field(ge=0)] = 4  # episodes that are kept as text at each evaluation

@@ -16,6 +16,7 @@ from palaestra.errors import ContractError, RecipeError, nearest
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
+from palaestra.own_objects import shown
 from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
 from palaestra.rollout.programs import demonstration_of, play, roles_of
@@ -48,7 +49,7 @@ def build_setup(settings: RunSettings) -> RunSetup:
     setup = RunSetup(
         seed=derive(settings.seed, "weights") % 2**31,
         device=str(device),
-        environment_name=environment.name,
+        environment_name=shown(environment.name),
         environment_options=environment.options,
         make_environment=make,
         source=source,
@@ -180,7 +181,7 @@ def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> 
     kind, player = ("expert", expert) if has(source, "expert") else ("random", random)
     setup = RunSetup(
         seed=seed,
-        environment_name=environment.name,
+        environment_name=shown(environment.name),
         environment_options=environment.options,
         make_environment=make,
         source=source,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,17 +15,16 @@ from palaestra.bound import BoundPart
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
-from palaestra.evaluation.panels import form
-from palaestra.evaluation.report import write_report
+from palaestra.interruption import Stopped, exits_refused, stoppable
 from palaestra.registry import declared
-from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.folder import RECIPE, RESULT, RunFolder
 from palaestra.store.lock import writing
-from palaestra.store.metrics import UPDATES, MetricsLog
+from palaestra.store.metrics import UPDATES
 from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import RunState
 from palaestra.training.loop import Trainer
 from palaestra.training.memory import refuse_what_cannot_fit
-from palaestra.training.monitor import Panel, Progress
+from palaestra.training.monitor import Panel, closing_line
 from palaestra.training.parallel import (
     SharedRunner,
     device_of_rank,
@@ -33,6 +33,7 @@ from palaestra.training.parallel import (
     share_logs,
     spread,
 )
+from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, started
@@ -63,7 +64,7 @@ def train(
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"
-    with joined(settings) as ranks, ExitStack() as resources:
+    with exits_refused(), joined(settings) as ranks, ExitStack() as resources:
         if not ranks.main:  # this rank's logs are the same as the first rank's, so they are thrown away
             folder = RunFolder.create(resources.enter_context(TemporaryDirectory()) + "/run")
             return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=True)
@@ -71,7 +72,30 @@ def train(
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
         if not resume:
             folder.write_json(RECIPE, recipe)
-        return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
+        with undone_if_it_cannot_begin(folder):
+            return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
+
+
+@contextmanager
+def undone_if_it_cannot_begin(folder: RunFolder) -> Iterator[None]:
+    """A context for a run that may replace a former one.
+
+    If it ends before its first iteration, the former run is put back. A run that a signal ended stays, if it has a
+    checkpoint.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not folder.replaces:
+            raise
+        if isinstance(error, KeyboardInterrupt) and folder.latest_checkpoint() is not None:
+            folder.settle()
+            raise
+        folder.give_back()
+        if isinstance(error, Stopped):
+            error.remedy = f"the new run had not begun; the former run in {folder.path} is as it was"
+        raise
+    folder.settle()
 
 
 def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool) -> str:
@@ -79,7 +103,10 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
+        interruption = resources.enter_context(stoppable())
+        interruption.notify = progress.note
         trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
+        trainer.interruption = interruption
         trained = trainer.setup.trained.values()
         for line in dict.fromkeys(line for policy in trained for line in policy.notes):
             progress.note(line)
@@ -93,20 +120,43 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
                 for line in changes(folder.read_json(RECIPE), recipe):
                     progress.note(f"changed: {line}")
                 folder.write_json(RECIPE, recipe)
+                folder.discard(RESULT)
         else:
             trainer.log.truncate(-1)
             trainer.episodes.truncate(-1)
             _warm(trainer, progress)
             _start_learners(trainer)
         refuse_different(dict(trainer.state.modules), ranks)
-        trainer.run()
-    if not ranks.main:
-        return ""
-    write_report(folder)  # last: `compare` takes a run with a report as complete
-    line = closing_line(folder, trainer.panel)
+        with interruption.deferred(), _reported(trainer):
+            trainer.run()
+            if not ranks.main:
+                return ""
+            line = closing_line(folder, trainer.panel)
+            trainer.keeper.report(trainer.step, now=True, ended=", ended")
+            folder.write_json(RESULT, {"step": trainer.step, "line": line.splitlines()[-1]})
     if trainer.counters[UPDATES]:
         return line
     return f"no update was made: in {trainer.step} iterations no token had an advantage\n{line}"
+
+
+@contextmanager
+def _reported(trainer: Trainer) -> Iterator[None]:
+    """A context for the loop. If it is cut, what is finished is kept, and the report says how the run ended."""
+    keeper, folder = trainer.keeper, trainer.folder.path
+    try:
+        yield
+    except Stopped as stop:
+        if not stop.at_once and keeper.saved < trainer.step:  # between two iterations; otherwise weights may be halfway
+            keeper.save(trainer.step, trainer.counters)
+        keeper.report(trainer.step, now=True, ended=f", stopped by {stop}")
+        stop.remedy = (
+            f"iteration {keeper.saved} of {trainer.settings.training.iterations} is kept; "
+            f"`palaestra train {shlex.quote(str(folder))} --resume` continues from there"
+        )
+        raise
+    except BaseException as error:
+        keeper.report(trainer.step, now=True, ended=f", ended by {type(error).__name__}")
+        raise
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -212,23 +262,3 @@ def _start_learners(trainer: Trainer) -> None:
         learner.start(setup, setup.trained)
         for module in learner.modules().values():
             module.to(setup.device)
-
-
-def closing_line(folder: RunFolder, panel: Panel) -> str:
-    """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`.
-
-    If the environment gives no success, the numbers are returns.
-    """
-    written = MetricsLog(folder).evaluations.read()
-    ends, metric = (written[0], written[-1]), panel.metric
-    if all(record.get(f"eval/{panel.name}/{metric}") is None for record in ends):
-        metric = "return"
-    lines, values = [], []
-    for record in ends:
-        value, low, high = (record.get(f"eval/{panel.name}/{metric}{ending}") for ending in ("", "_low", "_high"))
-        values.append("none" if value is None else format(value, form(value)))
-        if value is not None and low is not None and high is not None:
-            shown = form(value)
-            interval = f"{value:{shown}}, 95 % interval {low:{shown}} to {high:{shown}}"
-            lines.append(f"iteration {record['step']}: {metric} {interval}")
-    return "\n".join([*lines, f"{metric} {values[0]} -> {values[1]} on {panel.described}"])

@@ -31,7 +31,7 @@ from palaestra.own_files import neighbors
 from palaestra.registry import Section
 from palaestra.rollout.programs import demonstration_of
 from palaestra.store.atomic import write_atomic
-from palaestra.training.policy_gradient import make_optimizer
+from palaestra.training.policy_gradient import make_optimizer, refuse_exploded, weight_norm
 from palaestra.training.settings import RunSettings, WarmStartSettings
 
 
@@ -128,6 +128,7 @@ def _clone(
     optimizer = make_optimizer(settings.optimizer, policy.module)
     losses: list[float] = []
     steps = settings.epochs * len(batches)
+    size = weight_norm(policy.module)
     policy.module.train()
     for epoch in range(settings.epochs):
         for place in np.random.default_rng(derive(seed, epoch)).permutation(len(batches)):
@@ -142,6 +143,7 @@ def _clone(
             losses.append(float(loss.detach()))
             say("cloning", len(losses), steps)
     policy.module.eval()
+    refuse_exploded(policy.name, size, weight_norm(policy.module))
     last = losses[-len(batches) :]
     return {"loss": float(np.mean(last))}
 

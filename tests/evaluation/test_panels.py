@@ -15,9 +15,18 @@ from collections.abc import Callable
 
 import pytest
 
-from palaestra.data import StopReason, Trajectory
+from palaestra.data import Action, Observation, Step, StopReason, Trajectory
+from palaestra.data.interaction import FinishReason
 from palaestra.errors import InvalidData
-from palaestra.evaluation.panels import failure_line, interval_line, result_line, summarize, tasks_line
+from palaestra.evaluation.panels import (
+    cut_line,
+    failure_line,
+    interval_line,
+    result_line,
+    share_cut,
+    summarize,
+    tasks_line,
+)
 from palaestra.evaluation.statistics import wilson_interval
 
 Episodes = Callable[..., Trajectory]
@@ -110,3 +119,32 @@ def test_told_numbers_are_averaged(episode: Episodes) -> None:  # rule 7
     metrics = summarize(played, name="x").metrics()
     assert (metrics["eval/x/info/calls"], metrics["eval/x/info/leak"]) == (3.5, 0.5)
     assert "eval/x/info/unsafe" not in metrics and "eval/x/info/game" not in metrics
+
+
+def test_samples_of_tasks(episode: Episodes) -> None:
+    """Several samples of each task: success is over all, intervals and pass@k are over tasks, failures count."""
+    played = [episode(x) for x in (1.0, 1.0, 1.0, 0.0, 0.0, 0.0)] + [episode(1.0), episode(0.0), episode(failed="tool")]
+    found = summarize(played, name="x", samples=3)
+    assert (found.n, found.samples, found.episodes, found.successes, found.failed) == (3, 3, 9, 4, 1)
+    assert found.success is not None and found.success.value == pytest.approx(4 / 9)
+    assert {k: round(one.value, 6) for k, one in found.passes.items()} == {
+        1: round(4 / 9, 6),
+        2: round((1 + 0 + 2 / 3) / 3, 6),
+        3: round(2 / 3, 6),
+    }
+    assert found.passes[1].value == found.success.value
+    assert "Wilson, 4 of 9; 3 samples of each task" in interval_line(found)
+    assert failure_line(found).startswith("1 of 9 episodes failed")
+    assert sum(value for key, value in found.metrics().items() if "/stop/" in key and "error/" not in key) == 1.0
+    with pytest.raises(InvalidData, match="9 episodes are not 2 of each task"):
+        summarize(played, name="x", samples=2)
+
+
+def test_cut_responses(episode: Episodes) -> None:
+    played = [episode(1.0) for _ in range(4)]
+    assert summarize(played, name="x").cut is None and "eval/x/cut" not in summarize(played, name="x").metrics()
+    ends = [FinishReason.STOP, FinishReason.LENGTH, FinishReason.CONTEXT, FinishReason.STOP, FinishReason.CHOICE]
+    steps = [Step(agent="a", turn=0, action=Action(text="x", finish=end), observation=Observation(text="?"))
+             for end in ends]  # fmt: skip
+    assert share_cut(steps) == 0.5 and share_cut(steps[-1:]) is None
+    assert "50 % of the responses were cut" in cut_line(0.5) and not cut_line(0.19)

@@ -6,13 +6,17 @@
 (3) Student's interval has the quantiles of the tables and covers as often as it says, also for three values;
 (4) pairs: what all pairs share cancels;
 (5) the area under a curve;
-(6) no values, or values that are not finite, are refused.
+(6) several samples of a task: their interval treats the task as the unit and covers as often as it says, and pass@k has
+    no bias;
+(7) no values, or values that are not finite, are refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -25,7 +29,9 @@ from palaestra.evaluation.statistics import (
     bootstrap_interval,
     mean_band,
     paired_bootstrap,
+    pass_at,
     t_interval,
+    task_interval,
     wilson_interval,
 )
 from tests.messages import told
@@ -154,3 +160,40 @@ def test_impossible_counts_are_refused() -> None:  # rule 6
             call()
     with pytest.raises(InvalidData, match="more seeds"):
         t_interval([1.0])
+
+
+@pytest.mark.parametrize(("tasks", "draws"), [(8, 4), (32, 4), (64, 8)])
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (0.3, 0.7), (5, 1), (50, 50)])
+def test_task_intervals_cover(tasks: int, draws: int, a: float, b: float) -> None:
+    """The interval of a mean over draws of tasks contains the true mean about as often as it says."""
+    draw = np.random.default_rng(1)
+    hits = 0
+    for _ in range(400):
+        found = task_interval(draw.binomial(draws, draw.beta(a, b, tasks)) / draws, draws=draws)
+        hits += found.low <= a / (a + b) <= found.high
+    assert hits / 400 > 0.92
+    narrow = wilson_interval(round(tasks * draws * a / (a + b)), tasks * draws)
+    one_task_one_draw = task_interval([1.0] * (tasks // 2) + [0.0] * (tasks // 2), draws=draws)
+    assert one_task_one_draw.high - one_task_one_draw.low > narrow.high - narrow.low
+    assert task_interval([1.0] * tasks, draws=draws).low == pytest.approx(wilson_interval(tasks, tasks).low)
+
+
+@pytest.mark.parametrize("n", [1, 5, 9])
+def test_pass_at_k_without_bias(n: int) -> None:
+    """pass@k is the share of all choices of k samples that have a success, for every number of successes."""
+    for successes in range(n + 1):
+        flags = [1] * successes + [0] * (n - successes)
+        for k in range(1, n + 1):
+            choices = list(itertools.combinations(flags, k))
+            expected = sum(any(one) for one in choices) / len(choices)
+            assert pass_at(k, [successes], n)[0] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: pass_at(3, [1], 2), lambda: pass_at(0, [1], 2), lambda: task_interval([1.5], draws=2),
+     lambda: task_interval([0.5], draws=0), lambda: task_interval([], draws=2)],
+)  # fmt: skip
+def test_bad_samples(call: Callable[[], object]) -> None:
+    with pytest.raises(InvalidData):
+        call()

@@ -12,6 +12,7 @@ import functools
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,8 +244,9 @@ def test_5_training(own: Path) -> None:
 
 
 def test_6_what_cannot_be_made_elsewhere() -> None:
+    lock = threading.Lock()
     on = RunSetup(
-        environment_name="x", make_environment=lambda: None, roles={}, program=playing, environment_options={}
+        environment_name="x", make_environment=lambda: lock, roles={}, program=playing, environment_options={}
     )
     with pytest.raises(ContractError, match=r"cannot be sent to a worker process(.|\n)*worker_kind=thread"):
         EpisodeRunner(on, RolloutSettings(**WORKERS))

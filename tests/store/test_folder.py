@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 import torch
 
 from palaestra.errors import RunFolderError
-from palaestra.store.folder import METRICS, NAMES, RECIPE, RunFolder
+from palaestra.store.folder import FORMER, METRICS, NAMES, RECIPE, RunFolder
 
 
 def a_run(path: Path) -> RunFolder:
@@ -44,8 +45,77 @@ def test_overwrite_removes_the_run_only(tmp_path: Path) -> None:  # rule 2
         if not (folder / name).exists():
             folder.write(name, "old")
     (tmp_path / "notes.txt").write_text("mine")
-    RunFolder.create(tmp_path, overwrite=True)
-    assert os.listdir(tmp_path) == ["notes.txt"]
+    new = RunFolder.create(tmp_path, overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == [FORMER, "notes.txt"] and new.replaces
+    new.settle()
+    assert os.listdir(tmp_path) == ["notes.txt"] and not new.replaces
+    new.settle()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_run_that_cannot_begin_gives_the_former_one_back(tmp_path: Path) -> None:  # rule 2
+    folder = a_run(tmp_path)
+    with folder.write_checkpoint(10) as place:
+        (place / "state.json").write_text("{}")
+    before = contents(tmp_path)
+    new = RunFolder.create(tmp_path, overwrite=True)
+    new.write_json(RECIPE, {"seed": 2})
+    new.write("report.html", "new")
+    new.give_back()
+    assert contents(tmp_path) == before and not new.replaces
+
+
+@pytest.mark.parametrize("how", ["set_aside", "put_back", "settle"])
+def test_a_kill_at_any_moment_of_the_replacement(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 2: each system call that changes a folder may be the last one of the process."""
+
+    def once(last: int) -> bool:
+        """Whether the process reaches its end before it is killed at this call."""
+        calls, place = 0, tmp_path / f"{how}-{last}"
+        folder = a_run(place)
+        with folder.write_checkpoint(10) as inside:
+            (inside / "state.json").write_text("{}")
+        old = contents(place)
+        if how != "set_aside":
+            new = RunFolder.create(place, overwrite=True)
+            new.write_json(RECIPE, {"seed": 2})
+            with new.write_checkpoint(0) as inside:
+                (inside / "state.json").write_text("new")
+        fresh = {name: text for name, text in contents(place).items() if not name.startswith(FORMER)}
+
+        def killed(call: Callable[..., object]) -> Callable[..., object]:
+            def counting(*arguments: object, **options: object) -> object:
+                nonlocal calls
+                calls += 1
+                if calls > last:
+                    raise KeyboardInterrupt
+                return call(*arguments, **options)
+
+            return counting
+
+        with monkeypatch.context() as patch:
+            for name in ("replace", "rename", "unlink", "rmdir", "mkdir"):
+                patch.setattr(os, name, killed(getattr(os, name)))
+            try:
+                if how == "set_aside":
+                    RunFolder.create(place, overwrite=True)
+                else:
+                    getattr(new, "give_back" if how == "put_back" else how)()
+            except KeyboardInterrupt:
+                pass
+        done = calls <= last
+        after = RunFolder.open(place)
+        assert contents(place) in ([old] if how == "set_aside" else [fresh, old]), last
+        assert not after.replaces and not list(place.glob(".*"))
+        return done
+
+    last = 0
+    while not once(last):
+        last += 1
+    assert last > 3
 
 
 def test_a_folder_without_a_run_may_be_used(tmp_path: Path) -> None:  # rule 3

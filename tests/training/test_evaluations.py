@@ -112,7 +112,7 @@ def test_2_eval_ends_it(run: Run, runners: dict[str, list[Any]]) -> None:
     folder = run("a", ELSEWHERE)
     runners["made"].clear()
     runners["closed"].clear()
-    evaluate.run(recipe=[str(folder)], policy=None, checkpoint=None)
+    evaluate.run(recipe=[str(folder)], wanted={})
     assert all_closed(runners, 2)
 
 

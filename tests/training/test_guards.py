@@ -6,7 +6,9 @@
 3. A loss that learns without advantages is not stopped.
 4. A resumed run goes on counting; a checkpoint from before has nothing to go on from.
 5. The message says whether the policy was better before and whether its acts can be read. The run leaves the
-   episodes of its last iteration, and no report, which says that a run is complete.
+   episodes of its last iteration, a report that says how it ended, and no result, which only a complete run has.
+6. With `max_failed: 1` all episodes of an iteration may fail. Updates that make the weights many times larger, and
+   `exit()` in a part of the user, end the run with an error.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ import torch
 from torch import Tensor
 
 from palaestra.data import StepTable
-from palaestra.errors import NoSignal
+from palaestra.errors import NoSignal, PalaestraError
 from palaestra.recipe import load
 from palaestra.store.episodes import EpisodeLog
+from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.checkpoint import STATE
 from palaestra.training.loop import Trainer
 from palaestra.training.monitor import Guard
+from palaestra.training.policy_gradient import refuse_exploded, weight_norm
 from palaestra.training.start import train
 
 HERE = str(Path(__file__).resolve())
@@ -148,5 +152,67 @@ def test_5_what_is_said(outcomes: list[float], unreadable: float, said: list[str
 def test_5_what_is_left(run: Run, tmp_path: Path) -> None:
     with pytest.raises(NoSignal):
         run("a")
-    assert not (tmp_path / "a" / "report.html").exists()
+    assert "Iteration 3 of 6, ended by NoSignal." in (tmp_path / "a" / "report.html").read_text()
+    assert not (tmp_path / "a" / "result.json").exists()
     assert [(step, name) for step, name, _ in EpisodeLog(tmp_path / "a").read()][-1] == (3, "train")
+
+
+@pytest.mark.parametrize("fault", ["raise OSError('down')", "raise SystemExit(0)", "exit()"])
+def test_6_all_may_fail(run: Run, tmp_path: Path, fault: str) -> None:
+    """With `max_failed: 1` an iteration without an episode is skipped, and such iterations have no signal."""
+    (tmp_path / "fails.py").write_text(FAILS.format(fault=fault))
+    failing = {"environment": {f"{tmp_path}/fails.py:Fails": {"until": 16}}}
+    folder = run("a", failing, "training.max_failed=1.0", "training.max_empty=50", "training.iterations=4")
+    lines = MetricsLog(folder).metrics.read()
+    assert [line["episodes/failed"] for line in lines] == [8.0, 8.0, 0.0, 0.0]
+    assert "selection/kept" not in lines[0] and lines[0]["updates"] == 0 and lines[0]["stop/error"] == 1.0
+    failing["environment"][f"{tmp_path}/fails.py:Fails"]["until"] = 10**6
+    with pytest.raises(NoSignal, match=r"3 iterations in a row(.|\n)*all episodes failed"):
+        run("b", failing, "training.max_failed=1.0", "training.max_empty=3", "training.iterations=9")
+    with pytest.raises(PalaestraError, match="8 of 8 episodes failed"):
+        run("c", failing, "training.max_failed=0.9")
+
+
+FAILS = """
+from palaestra.testing.fakes import EchoEnvironment
+
+class Fails(EchoEnvironment):
+    abilities = EchoEnvironment.abilities
+    begun = 0
+
+    def __init__(self, *, until: int):
+        super().__init__()
+        self.until = until
+
+    def reset(self, task):
+        if task.split == "train":
+            Fails.begun += 1
+            if Fails.begun <= self.until:
+                {fault}
+        return super().reset(task)
+"""
+
+
+def test_6_weights_that_explode(run: Run, tmp_path: Path) -> None:
+    pays = {"advantage": [f"{HERE}:of_b"], "regularizers": [{"entropy": {"coefficient": 0.1}}]}
+    with pytest.raises(PalaestraError, match="changed the norm of its weights from"):
+        run("a", pays, "optimizer.adamw.lr=1e30")
+    assert RunFolder.open(tmp_path / "a").checkpoint_steps() == [0]
+    assert steps(run("b", pays, "optimizer.adamw.lr=1e-2")) == 6
+
+
+def test_6_weight_norms() -> None:
+    for before, after in ((2.0, 199.0), (0.0, 5.0)):
+        refuse_exploded("main", before, after)
+    for after in (201.0, float("inf"), float("nan")):
+        with pytest.raises(PalaestraError):
+            refuse_exploded("main", 2.0, after)
+    module = torch.nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    assert weight_norm(module) == pytest.approx(float(module.weight.norm()))
+
+
+def test_6_an_exit_in_a_reward_part(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text("def leaves(table):\n    exit()\n")
+    with pytest.raises(PalaestraError, match=r"reward.py, line 2(.|\n)*it ended the program"):
+        run("a", {"reward": ["environment", f"{tmp_path}/reward.py:leaves"]})

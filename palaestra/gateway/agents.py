@@ -94,6 +94,8 @@ async def run_function(name: str, given: Given, seconds: float) -> Any:
         return await THREADS.run(call, seconds)
     except Late:
         raise _late(name, seconds) from None
+    except (SystemExit, KeyboardInterrupt) as error:  # of the agent; they would end the whole run
+        raise _failure(name, f"it raised {type(error).__name__}: {error}.") from error
 
 
 async def _awaited(answer: Any) -> Any:

@@ -294,7 +294,7 @@ def refuse_role(episode: Episode, name: str) -> None:
         "prompt": role.prompt is not None,
         "reader": not isinstance(role.reader, Bare),
     }
-    used = next((key for key, setting in own.items() if setting is not None), None)
+    used = next((key for key, is_set in own.items() if is_set), None)
     if used is not None:
         raise ContractError(
             where=f"{where}, {used}",

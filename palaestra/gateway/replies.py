@@ -14,12 +14,12 @@ from palaestra.chat import Renderer
 from palaestra.chat.thoughts import LEFT_OPEN, TAGS
 from palaestra.data import ToolCall
 from palaestra.data.interaction import FinishReason
-from palaestra.tools.calls import Parsed
+from palaestra.tools.calls import Parsed, without
 
 OPEN, CLOSE = "<think>", "</think>"
 LED = re.compile(rf"\s*{OPEN}(.*?)(?:{CLOSE}|\Z)", re.DOTALL)
 LOST = "\ufffd"  # what stands for bytes that are no complete character
-CALL_BEGINS = re.compile(r"[<{\[]")  # a call in a text begins with one of these
+CALL_BEGINS = re.compile(r"[<{\[`]")  # a call in a text, or the mark of its code, begins with one of these
 STOP, LENGTH, CALLS = "stop", "length", "tool_calls"
 Tools = Sequence[Mapping[str, Any]]
 
@@ -133,8 +133,8 @@ class Reading:
         thinking, said = self._apart(text)
         calls = [ToolCall(name=call.name, arguments=call.arguments, id=self.new_call()) for call in parsed.calls]
         if calls:
-            left, said = self._apart(parsed.said)
-            thinking = left or thinking
+            left, beside = self._apart(parsed.said)
+            thinking, said = left or thinking, _beside(said, beside)
         kept = calls if self.several else calls[:1]
         ended = stopped or finish is FinishReason.STOP
         return Reply(
@@ -156,9 +156,23 @@ class Reading:
             return "", text
         found = LED.match(text)
         if found is not None:
-            return found[1].strip(), text[found.end() :].strip()
+            thought = found[1].strip()
+            return thought.removeprefix(OPEN).strip() if self.opened else thought, text[found.end() :].strip()
         thought, closed, rest = text.partition(CLOSE)
         return (thought.strip(), rest.strip()) if closed and self.opened else ("", text)
+
+
+def _beside(said: str, beside: str) -> str:
+    """What a reply says beside its calls.
+
+    Args:
+        said: with the calls. beside: without them, and without empty lines. Before the first call the reply's own lines
+            are kept, as a stream has shown them.
+    """
+    begin = CALL_BEGINS.search(said)
+    head = "" if begin is None else said[: begin.start()].rstrip()
+    short = without(head, [(len(head), len(head))])
+    return head + beside[len(short) :] if beside.startswith(short) else beside
 
 
 class Incoming:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
 from palaestra.chat import ChatRenderer, FullHistory
 from palaestra.chat.readers import Bare
@@ -63,6 +64,7 @@ class EpisodeChats(Backend):
     def __init__(self, episode: Episode, *, name: str, model: str) -> None:
         self._episode, self._name, self._model = episode, name, model
         self._loop = asyncio.get_running_loop()
+        self._renderer: Any = episode.setup.role(episode.play.roles.get(name, name)).policy.renderer
         self._tips: dict[bytes, _Conversation] = {}  # chats up to their last reply, which may go on
         self._thoughts: dict[bytes, str] = {}  # chats up to a reply → the thought before it
         self._asked: Counter[bytes] = Counter()
@@ -101,11 +103,11 @@ class EpisodeChats(Backend):
         tools = body.tools if body.tool_choice != "none" else []
         start = json.dumps(tools, sort_keys=True)
         keys = digests(said, start)
-        conversation, begin = self._going_on(keys)
+        conversation, begin = self._going_on(said, keys)
         if conversation is None:
             conversation = self._opened_anew()
             said = self._with_thoughts(said, keys)
-        observation = self._observation(said[begin:], keys[-1], tools if begin == 0 else None)
+        observation = self._observation(said[begin:], keys[-1], tools, begins=begin == 0)
         seed = derive(self._episode.play.seed, self._name, keys[-1].hex(), self._asked[keys[-1]])
         self._asked[keys[-1]] += 1
         most = conversation.sampling.max_tokens
@@ -120,12 +122,16 @@ class EpisodeChats(Backend):
             self._tips[tip] = conversation
         return reply
 
-    def _going_on(self, keys: Sequence[bytes]) -> tuple[_Conversation | None, int]:
+    def _going_on(self, said: Sequence[Said], keys: Sequence[bytes]) -> tuple[_Conversation | None, int]:
         """The conversation whose last reply stands in this chat, and how many messages it has; (None, 0) without."""
         for count in range(len(keys) - 1, 0, -1):
             found = self._tips.pop(keys[count - 1], None)
             if found is not None:
-                return found, count
+                # Without a role for tools, results are words of the user, and templates may refuse two of these in a
+                # row. Where a chat begins, they are joined.
+                roles = [one.role for one in said[count:]]
+                mixed = "tool" in roles and set(roles) != {"tool"} and not self._renderer.support.declares
+                return (None, 0) if mixed else (found, count)
         return None, 0
 
     def _with_thoughts(self, said: Sequence[Said], keys: Sequence[bytes]) -> list[Said]:
@@ -144,13 +150,12 @@ class EpisodeChats(Backend):
         assert isinstance(session, LanguageSession)  # `refuse_role` has looked
         return _Conversation(agent, session, session.sampling)
 
-    def _observation(self, said: Sequence[Said], key: bytes, tools: Tools | None) -> Observation:
-        """What the policy reads: the messages that are new. `tools`: declared by a chat that begins."""
-        renderer = self._episode.setup.role(self._name).policy.renderer
+    def _observation(self, said: Sequence[Said], key: bytes, tools: Tools, *, begins: bool) -> Observation:
+        """What the policy reads: the messages that are new, and the tools where the chat begins."""
         return Observation(
             text="\n\n".join(one.text for one in said if one.role != "assistant"),
-            messages=for_template(said, renderer.support),
-            tools=list(tools) if tools else None,
+            messages=for_template(said, self._renderer, tools, begins=begins),
+            tools=list(tools) if tools and begins else None,
             state_key=key.hex(),
         )
 
@@ -173,10 +178,10 @@ class EpisodeChats(Backend):
             if session.segment < 0 and session.conversation.length >= session.policy.limit:
                 self.limit = StopReason.CONTEXT_OVERFLOW
                 raise self._refusal(self.limit, conversation) from None
+            if isinstance(error.__cause__, TemplateError):
+                raise Refusal(f"the model's chat template cannot write these messages: {error.__cause__}.") from error
             self.fault = error
             raise failed(error.what) from error
-        except Exception as error:  # a template may refuse a dialogue by any exception
-            raise Refusal(f"the model's chat template cannot write these messages: {error}.") from error
 
     def _refusal(self, reason: StopReason, conversation: _Conversation) -> Refusal:
         if reason is StopReason.CONTEXT_OVERFLOW:
@@ -192,8 +197,7 @@ class EpisodeChats(Backend):
 
     def _read(self, conversation: _Conversation, step: Step, body: ChatBody, tools: Tools) -> Reply:
         """The reply in a step. What a text of `stop` cuts off leaves the step, too."""
-        session, action = conversation.session, step.action
-        renderer: Any = session.policy.renderer
+        session, action, renderer = conversation.session, step.action, self._renderer
         reading = Reading(
             renderer=renderer,
             tokenizer=session.policy.tokenizer,

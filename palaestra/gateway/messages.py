@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from palaestra.chat.template_tools import Support, call_in_words, message_of, result_of
+from palaestra.chat import ChatRenderer
+from palaestra.chat.template_tools import call_in_words, message_of, result_of, without_results
 from palaestra.data import ToolCall
 from palaestra.gateway.faults import Refusal
 
@@ -147,10 +148,15 @@ def _arguments(given: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def for_template(said: Sequence[Said], support: Support) -> list[dict[str, Any]]:
+def for_template(
+    said: Sequence[Said], renderer: ChatRenderer, tools: Sequence[Given], *, begins: bool
+) -> list[dict[str, Any]]:
     """The messages as a chat template reads them.
 
-    A template that writes no calls gets them as words. Templates that need ids of calls get numbers.
+    Calls that the template does not write become words, as they do for templates without tools.
+
+    Args:
+        tools: that the chat declares. begins: these are all messages of the chat; False: those after its last reply.
     """
     written: list[dict[str, Any]] = []
     made, numbers = 0, [""]
@@ -159,15 +165,19 @@ def for_template(said: Sequence[Said], support: Support) -> list[dict[str, Any]]
             number = numbers[min(max(one.answers, 0), len(numbers) - 1)]
             written.append(result_of(one.text, one.name, number))
         elif one.role == "assistant":
-            text = f"<think>\n{one.thinking}\n</think>\n\n{one.text}" if one.thinking else one.text
-            if one.calls and support.calls:
-                calls = [replace(call, id=f"past{made + place:05d}") for place, call in enumerate(one.calls)]
-                numbers = [call.id for call in calls]
-                written.append(message_of(text, calls, as_text=support.as_text))
-            else:
-                words = [text, *map(call_in_words, one.calls)]
-                written.append({"role": "assistant", "content": "\n".join(filter(None, words))})
-            made += len(one.calls)
+            calls = [replace(call, id=f"past{made + place:05d}") for place, call in enumerate(one.calls)]
+            numbers = [call.id for call in calls] or [""]
+            written.append(_reply(one, calls, renderer, tools))
+            made += len(calls)
         else:
             written.append({"role": one.role, "content": one.text})
-    return written
+    return without_results(written) if begins and not renderer.support.declares else written
+
+
+def _reply(one: Said, calls: Sequence[ToolCall], renderer: ChatRenderer, tools: Sequence[Given]) -> dict[str, Any]:
+    text = f"<think>\n{one.thinking}\n</think>\n\n{one.text}" if one.thinking else one.text
+    if calls and renderer.support.calls:
+        message = message_of(text, calls, as_text=renderer.support.as_text)
+        if renderer.accepts(message, tools):
+            return message
+    return {"role": "assistant", "content": "\n".join(filter(None, [text, *map(call_in_words, calls)]))}

@@ -217,7 +217,8 @@ def prompt_of(
     assert isinstance(renderer, ChatRenderer)
     try:
         renderer.refuse_unknown(variables)
-        shown = Observation(messages=for_template(said, renderer.support), tools=list(tools) or None)
+        messages = for_template(said, renderer, tools, begins=True)
+        shown = Observation(messages=messages, tools=list(tools) or None)
         return Dialogue(renderer, variables=variables).observe(shown).ids
     except PalaestraError as error:
         raise Refusal(error.what, param="messages") from error

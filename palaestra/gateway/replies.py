@@ -18,6 +18,7 @@ from palaestra.tools.calls import Parsed, without
 
 OPEN, CLOSE = "<think>", "</think>"
 LED = re.compile(rf"\s*{OPEN}(.*?)(?:{CLOSE}|\Z)", re.DOTALL)
+OPENINGS = re.compile(rf"\A(?:\s*{OPEN})+")
 LOST = "\ufffd"  # what stands for bytes that are no complete character
 CALL_BEGINS = re.compile(r"[<{\[`]")  # a call in a text, or the mark of its code, begins with one of these
 STOP, LENGTH, CALLS = "stop", "length", "tool_calls"
@@ -156,10 +157,14 @@ class Reading:
             return "", text
         found = LED.match(text)
         if found is not None:
-            thought = found[1].strip()
-            return thought.removeprefix(OPEN).strip() if self.opened else thought, text[found.end() :].strip()
+            return _bare(found[1]), text[found.end() :].strip()
         thought, closed, rest = text.partition(CLOSE)
-        return (thought.strip(), rest.strip()) if closed and self.opened else ("", text)
+        return (_bare(thought), rest.strip()) if closed and self.opened else ("", text)
+
+
+def _bare(thought: str) -> str:
+    """A thought without the tags that open it."""
+    return OPENINGS.sub("", thought).strip()
 
 
 def _beside(said: str, beside: str) -> str:
@@ -212,8 +217,8 @@ class Incoming:
     def _apart(self, certain: str) -> tuple[str, str]:
         if not self._opened and not certain.startswith(OPEN):
             return "", certain
-        thought, _, rest = certain.removeprefix(OPEN).partition(CLOSE)
-        return thought.strip(), rest.strip()
+        thought, _, rest = certain.partition(CLOSE)
+        return _bare(thought), rest.strip()
 
     def _decode(self, ids: np.ndarray) -> None:
         """Decode the ids up to the first special one, a few at a time."""

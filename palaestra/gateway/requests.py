@@ -113,8 +113,7 @@ def chat_body(given: Any) -> ChatBody:
             param="tool_choice",
             code="unsupported_value",
         )
-    for place, tool in enumerate(body.tools):
-        _check_tool(tool, f"tools.{place}")
+    body.tools = [_checked_tool(tool, f"tools.{place}") for place, tool in enumerate(body.tools)]
     return body
 
 
@@ -151,11 +150,15 @@ def _refusal(faults: Sequence[Given]) -> Refusal:
     return Refusal(f"`{place}`: {said[:1].lower()}{said[1:]}.", param=place.partition(".")[0])
 
 
-def _check_tool(tool: Given, where: str) -> None:
+def _checked_tool(tool: Given, where: str) -> dict[str, Any]:
+    """A tool with all keys that chat templates read. Raises: Refusal."""
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
         raise Refusal(f"`{where}` is no function: it needs `type` and `function`.", param=where)
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise Refusal(f"`{where}.function.name` is missing.", param=where)
-    if not isinstance(function.get("parameters") or {}, dict):
+    parameters = function.get("parameters") or {}
+    if not isinstance(parameters, dict):
         raise Refusal(f"`{where}.function.parameters` must be a JSON schema.", param=where)
+    whole = {"type": "object", "properties": {}, **parameters}
+    return {"type": "function", "function": {"description": "", **function, "parameters": whole}}

@@ -169,3 +169,11 @@ ask = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 ask.add_header("authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
 print(json.load(urllib.request.urlopen(ask))["choices"][0]["message"]["content"])
 """
+
+
+def fails_by_chance(prompt: str, base_url: str, seed: int) -> str:
+    """Fails in a third of the episodes."""
+    answer = ask_once(prompt, base_url)
+    if seed % 3 == 0:
+        raise RuntimeError("by chance")
+    return answer

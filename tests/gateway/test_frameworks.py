@@ -50,10 +50,9 @@ def rollout(policy: Any, agent: str, say: Any) -> Any:
     assert trajectory.error is None, trajectory.error
     for number in {step.segment for step in trajectory.steps}:
         conversation, segment = conversation_of(number)
-        read = engine.read[("g", 0, "player", conversation) if conversation else ("g", 0, "player"), segment]
-        assert np.array_equal(
-            trajectory.sequence("player", number), np.concatenate(read)[: len(trajectory.sequence("player", number))]
-        )
+        key = ("g", 0, "player", conversation) if conversation else ("g", 0, "player")
+        sequence, read = trajectory.sequence("player", number), np.concatenate(engine.read[key, segment])
+        assert np.array_equal(sequence, read[: len(sequence)]) and len(sequence) > 50
     return trajectory
 
 

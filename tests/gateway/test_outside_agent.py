@@ -1,7 +1,7 @@
-"""The program `outside_agent`: (1) what is trained on is id for id what the model has read and answered, for agents that
-go on, go back, change what was said, call tools and ask for several replies; (2) a chat that goes on is one segment;
-(3) many episodes at once do not cross, and the same seeds give the same texts; (4) an agent's fault fails its own
-episode, and says where; (5) limits end episodes as those of any program; (6) agents act in environments of several
+"""The program `outside_agent`: (1) what is trained on is id for id what the model has read and answered, for agents
+that go on, go back, change what was said, call tools and ask for several replies; (2) a chat that goes on is one
+segment; (3) many episodes at once do not cross, and the same seeds give the same texts; (4) an agent's fault fails its
+own episode, and says where; (5) limits end episodes as those of any program; (6) agents act in environments of several
 turns, in this process and by HTTP; (7) commands; (8) what cannot work is refused; (9) the server ends with the run.
 """
 
@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from palaestra.bound import BoundPart, bind
 from palaestra.chat import FullHistory, LatestOnly
 from palaestra.chat.readers import LastLine
 from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StopReason, Task
 from palaestra.data.table import rows_of
 from palaestra.errors import RecipeError
 from palaestra.rollout.episode import conversation_of
+from palaestra.rollout.programs import roles_of
 from palaestra.rollout.roles import Role, RoleTools
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
@@ -37,15 +39,17 @@ pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
 if not pytestmark.args[0]:
     from palaestra.gateway import gate
     from palaestra.gateway.program import outside_agent
+    from palaestra.gateway.server import address_of
     from tests.chat.conversations import Recorder, find, policy_of
     from tests.gateway.served import Scripted, engine_of
+    from tests.gateway.some_agents import COMMAND
 
 AGENTS = Path(__file__).with_name("some_agents.py")
 SETTINGS: dict[str, Any] = {"response_tokens": 400, "in_flight": 64, "stuck_seconds": None}
 
 
 class Questions:
-    """One question, whose answer is paid if it is not empty. With `turns`, it is shown the next number again and again."""
+    """A question, whose answer is paid. With `turns`, an act shows the number of the next turn, until the last one."""
 
     agents = ("player",)
 
@@ -274,8 +278,6 @@ def test_acts_by_http(policy: Any, tmp_path: Path) -> None:
 
 # ---- (7) ----------------------------------------------------------------------------------------------------
 def test_commands(policy: Any, tmp_path: Path) -> None:
-    from tests.gateway.some_agents import COMMAND
-
     (tmp_path / "agent.py").write_text(COMMAND)
     policy.engine = Scripted(policy, lambda read: "well")
     command = (sys.executable, str(tmp_path / "agent.py"))
@@ -310,10 +312,6 @@ def test_roles_that_do_not_fit(policy: Any, tiny: Any) -> None:
     ],
 )
 def test_recipes_that_do_not_fit(options: dict[str, Any], word: str) -> None:
-    from palaestra.bound import BoundPart
-    from palaestra.recipe.parts import bind
-    from palaestra.rollout.programs import roles_of
-
     with told(RecipeError, word):
         roles_of(bind("program", BoundPart(name="outside_agent", options=options)))
 
@@ -322,10 +320,13 @@ def test_recipes_that_do_not_fit(options: dict[str, Any], word: str) -> None:
 def test_the_server_ends(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "IDLE_S", 0.1)
     policy.engine = Scripted(policy, lambda read: "well")
-    addresses = []
-    monkeypatch.setattr(
-        gate, "address_of", lambda listening: addresses.append(listening.getsockname()[1]) or ADDRESS(listening)
-    )
+    addresses: list[str] = []
+
+    def noted(listening: Any) -> str:
+        addresses.append(address_of(listening))
+        return addresses[-1]
+
+    monkeypatch.setattr(gate, "address_of", noted)
     own = gate.Gate()
     monkeypatch.setattr("palaestra.gateway.program.GATE", own)
     (trajectory,) = played(setup_of(policy, "ask_once"), 1)
@@ -335,12 +336,9 @@ def test_the_server_ends(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.05)
     assert not own.is_open
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{addresses[0]}/health")
+        urllib.request.urlopen(f"{addresses[0]}/health")
     (again,) = played(setup_of(policy, "ask_once"), 1)
     assert not fault(again)
-
-
-ADDRESS = gate.address_of if not pytestmark.args[0] else None
 
 
 def test_addresses_of_others(policy: Any) -> None:

@@ -22,7 +22,8 @@ if not pytestmark.args[0]:
     from tests.chat.templates import tokenizer_of
 
 PIECES = (
-    "go", " north", "é", "漢字", " ", "\n", "\n\n", "<think>", "</think>", "<thi", "<tool_call>", "</tool_call>", "{", "}",
+    "go", " north", "é", "漢字", " ", "\n", "\n\n", "<think>", "</think>", "<thi", "<tool_call>", "</tool_call>", "{",
+    "}",
     '{"name": "find", "arguments": {"id": 3}}', '<tool_call>\n{"name": "find", "arguments": {"id": 3}}\n</tool_call>',
     "[", "stop", "sto", "END", "\ufffd", "<|im_end|>", "<",
 )  # fmt: skip
@@ -69,6 +70,8 @@ def said(incoming: Incoming, ids: np.ndarray, draw: random.Random) -> tuple[str,
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("kind", ["plain", "tools", "opened", "completion"])
 def test_a_stream_is_the_beginning(name: str, kind: str) -> None:  # rule 1
+    if kind == "opened" and name == "gptoss":
+        pytest.skip("its prompts open no thought by a tag")
     options: dict[str, Any] = {"tools": TOOLS} if kind == "tools" else {"plain": kind == "completion"}
     prompt = "<|im_start|>assistant\n<think>\n" if kind == "opened" else "<|im_start|>assistant\n"
     read = reading(name, prompt=prompt, **options)

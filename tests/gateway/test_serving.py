@@ -1,8 +1,8 @@
 """The server: (1) OpenAI's client gets chats, streams, tools, thoughts, completions, choices and log-probabilities, and
 a stream says what a whole answer says; (2) a reply ends before a text of `stop`; (3) what cannot be answered gets
 OpenAI's error with its numbers, and the server goes on; (4) bodies, times, and requests at once are limited; (5) a
-client that leaves ends its reply, and nothing of it stays; (6) sixty chats at once get the replies that each gets alone,
-and nothing of them stays; (7) the secret; (8) models without a chat template.
+client that leaves ends its reply, and nothing of it stays; (6) sixty chats at once get the replies that each gets
+alone, and nothing of them stays; (7) the secret; (8) models without a chat template.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ def test_stops(policy: Any, stream: bool) -> None:
 
 
 # ---- (3) ----------------------------------------------------------------------------------------------------
+FAULTY = {"name": "f", "arguments": "["}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "messages"),
     ({"messages": []}, "messages"),

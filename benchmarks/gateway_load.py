@@ -101,7 +101,7 @@ def serve_plain(model: str, port: int, dtype: str) -> None:
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
-    app.add_api_route("/v1/chat/completions", answer, methods=["POST"])
+    app.add_route("/v1/chat/completions", answer, methods=["POST"])
     app.add_api_route("/health", lambda: {"status": "ok"})
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical")
 
@@ -183,11 +183,11 @@ class Memory(threading.Thread):
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self._process, self._stop = psutil.Process(pid), threading.Event()
+        self._process, self._over = psutil.Process(pid), threading.Event()
         self.bytes: list[int] = []
 
     def run(self) -> None:
-        while not self._stop.wait(TICK_S):
+        while not self._over.wait(TICK_S):
             try:
                 family = [self._process, *self._process.children(recursive=True)]
                 self.bytes.append(sum(one.memory_info().rss for one in family))
@@ -196,7 +196,7 @@ class Memory(threading.Thread):
 
     def stop(self) -> dict[str, float]:
         """Megabytes: at the end of the first tenth, at most, and how much it has grown since."""
-        self._stop.set()
+        self._over.set()
         self.join()
         values = np.array(self.bytes or [0]) / 1e6
         tenth = max(1, len(values) // 10)

@@ -189,12 +189,12 @@ class _Answer:
                 if self._path == CHAT:
                     body = chat_body(given)
                     form = ChatForm(_name(body, backend), logprobs=body.logprobs, usage=_usage(body))
-                    events, streams = backend.chat(body), body.stream
+                    events, streams = backend.chat(body), body.sampled.stream
                 else:
                     asked = completion_body(given)
                     logprobs = asked.logprobs is not None
                     form = CompletionForm(_name(asked, backend), logprobs=logprobs, usage=_usage(asked))
-                    events, streams = backend.complete(asked), asked.stream
+                    events, streams = backend.complete(asked), asked.sampled.stream
                 async with contextlib.aclosing(events):  # type: ignore[type-var]
                     await (self._stream(form, events, send) if streams else _whole(form, events, send))
         except TimeoutError:
@@ -273,9 +273,9 @@ def _load(places: Places) -> dict[str, int]:
 
 def _name(body: Any, backend: Backend) -> str:
     """The name of the model in an answer."""
-    return str(body.model if body.model is not None else next(iter(backend.names()), ""))
+    return str(body.sampled.model if body.sampled.model is not None else next(iter(backend.names()), ""))
 
 
 def _usage(body: Any) -> bool:
     """Whether a stream ends with its usage."""
-    return bool(body.stream_options.include_usage)
+    return bool(body.sampled.stream_options.include_usage)

@@ -19,7 +19,7 @@ class Backend(Protocol):
         ...
 
     def chat(self, body: ChatBody) -> AsyncIterator[Event]:
-        """The next message of a chat, in `body.n` choices. Deltas come only if `body.stream` is true.
+        """The next message of a chat, in `body.sampled.n` choices. Deltas come only if `body.sampled.stream` is true.
 
         Raises: Refusal.
         """

@@ -96,7 +96,7 @@ class EpisodeChats(Backend):
                 param="chat_template_kwargs",
             )
         said = read_messages(body.messages)
-        for number, reply in enumerate(await asyncio.gather(*(self._reply(body, said) for _ in range(body.n)))):
+        for number, reply in enumerate(await asyncio.gather(*(self._reply(body, said) for _ in range(body.sampled.n)))):
             yield number, reply
 
     async def _reply(self, body: ChatBody, said: Sequence[Said]) -> Reply:
@@ -205,7 +205,7 @@ class EpisodeChats(Backend):
             prompt_tokens=session.conversation.length - len(action.tokens),
             tools=tools,
             several=body.parallel_tool_calls,
-            stops=body.stops,
+            stops=body.sampled.stops,
             pieces=body.logprobs,
             new_call=lambda: f"call_{next(self._calls):06d}",
         )

@@ -23,7 +23,7 @@ from palaestra.gateway.faults import Refusal, failed, too_long
 from palaestra.gateway.loops import LoopThread, across
 from palaestra.gateway.messages import Said, for_template, read_messages
 from palaestra.gateway.replies import Incoming, Reading
-from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, SamplingBody
+from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, Sampled
 
 # Tokens that are asked of the engine at once. Fewer: smoother streams. More: less work between two forward passes.
 PIECE = 4
@@ -84,7 +84,7 @@ class ServedModels(Backend):
         return across(self._thread.loop, lambda: self._complete(body))
 
     async def _chat(self, body: ChatBody) -> AsyncIterator[Event]:
-        model = self._named(body.model)
+        model = self._named(body.sampled.model)
         said = read_messages(body.messages)
         tools = body.tools if body.tool_choice != "none" else []
         prompt = prompt_of(model.renderer, said, tools, body.chat_template_kwargs)
@@ -95,16 +95,16 @@ class ServedModels(Backend):
             prompt_tokens=len(prompt),
             tools=tools,
             several=body.parallel_tool_calls,
-            stops=body.stops,
+            stops=body.sampled.stops,
             pieces=body.logprobs,
         )
-        most, seed = model.most(len(prompt), body.most), _seed(body)
-        choices = [self._reply(model, body, reading, most, derive(seed, n)) for n in range(body.n)]
+        most, seed = model.most(len(prompt), body.most), _seed(body.sampled)
+        choices = [self._reply(model, body.sampled, reading, most, derive(seed, n)) for n in range(body.sampled.n)]
         async for event in together(choices):
             yield event
 
     async def _complete(self, body: CompletionBody) -> AsyncIterator[Event]:
-        model, seed = self._named(body.model), _seed(body)
+        model, seed = self._named(body.sampled.model), _seed(body.sampled)
         choices: list[AsyncIterator[Any]] = []
         for place, prompt in enumerate(_prompts(body, model)):
             reading = Reading(
@@ -112,12 +112,14 @@ class ServedModels(Backend):
                 tokenizer=model.tokenizer,
                 prompt=prompt,
                 prompt_tokens=len(prompt),
-                stops=body.stops,
+                stops=body.sampled.stops,
                 plain=True,
                 pieces=body.logprobs is not None,
             )
-            most = model.most(len(prompt), body.max_tokens, usual=USUAL_COMPLETION)
-            choices += [self._reply(model, body, reading, most, derive(seed, place, n)) for n in range(body.n)]
+            most = model.most(len(prompt), body.sampled.max_tokens, usual=USUAL_COMPLETION)
+            choices += [
+                self._reply(model, body.sampled, reading, most, derive(seed, place, n)) for n in range(body.sampled.n)
+            ]
         async for event in together(choices):
             yield event
 
@@ -134,7 +136,7 @@ class ServedModels(Backend):
         return self._models[name]
 
     async def _reply(
-        self, model: ServedModel, body: SamplingBody, reading: Reading, most: int, seed: int
+        self, model: ServedModel, body: Sampled, reading: Reading, most: int, seed: int
     ) -> AsyncIterator[Any]:
         """The deltas of one choice, if the request streams, and then its reply."""
         incoming = Incoming(reading) if body.stream else None
@@ -249,8 +251,8 @@ def _prompts(body: CompletionBody, model: ServedModel) -> list[np.ndarray]:
     given: list[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
     if isinstance(given[0], int):
         given = [given]
-    if len(given) * body.n > MOST_CHOICES:
-        raise Refusal(f"the request asks for {len(given) * body.n} texts; at most {MOST_CHOICES}.", param="n")
+    if len(given) * body.sampled.n > MOST_CHOICES:
+        raise Refusal(f"the request asks for {len(given) * body.sampled.n} texts; at most {MOST_CHOICES}.", param="n")
     size = len(model.tokenizer)
     found = []
     for one in given:
@@ -261,5 +263,5 @@ def _prompts(body: CompletionBody, model: ServedModel) -> list[np.ndarray]:
     return found
 
 
-def _seed(body: SamplingBody) -> int:
+def _seed(body: Sampled) -> int:
     return secrets.randbelow(SEEDS) if body.seed is None else body.seed

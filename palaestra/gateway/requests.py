@@ -26,8 +26,8 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class SamplingBody(BaseModel):
-    """The keys that both kinds of requests have.
+class Sampled(BaseModel):
+    """The keys that both kinds of requests have, and how replies are drawn.
 
     Attributes:
         model: the name of a served model; None: the only one.
@@ -52,9 +52,10 @@ class SamplingBody(BaseModel):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
-class ChatBody(SamplingBody):
+class ChatBody(BaseModel):
     """A request for the next message of a chat."""
 
+    sampled: Sampled
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     tools: list[dict[str, Any]] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
@@ -66,18 +67,19 @@ class ChatBody(SamplingBody):
     @property
     def most(self) -> int | None:
         """The most tokens of the reply; None: the request does not say."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return self.sampled.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class CompletionBody(SamplingBody):
+class CompletionBody(BaseModel):
     """A request to continue a text, or token ids; a list of them asks for a continuation of each."""
 
+    sampled: Sampled
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: bool = False
 
 
-Body = TypeVar("Body", bound=SamplingBody)
+Body = TypeVar("Body", ChatBody, CompletionBody)
 Given = Mapping[str, Any]
 # Keys that would change the reply and are not supported: key → whether its value asks for something.
 UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
@@ -134,11 +136,12 @@ def _checked(kind: type[Body], given: Any) -> Body:
             hint = HINTS.get(key, "Leave it out.")
             raise Refusal(f"`{key}` is not supported. {hint}", param=key, code="unsupported_parameter")
     try:
-        body = kind.model_validate(known)
+        sampled = Sampled.model_validate(known)
+        body = kind.model_validate({**known, "sampled": sampled})
     except pydantic.ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_context=False)) from None
-    if len(body.stops) > MOST_STOPS:
-        raise Refusal(f"`stop` has {len(body.stops)} texts, and at most {MOST_STOPS} are allowed.", param="stop")
+    if len(sampled.stops) > MOST_STOPS:
+        raise Refusal(f"`stop` has {len(sampled.stops)} texts, and at most {MOST_STOPS} are allowed.", param="stop")
     return body
 
 

@@ -9,7 +9,7 @@ import ipaddress
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from palaestra.errors import PalaestraError, missing_extra
@@ -78,11 +78,6 @@ def uvicorn_server(app: Any) -> Any:
     """A server of this application, which leaves signals alone."""
     import uvicorn
 
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
     config = uvicorn.Config(
         app,
         log_level="critical",
@@ -92,7 +87,9 @@ def uvicorn_server(app: Any) -> Any:
         timeout_graceful_shutdown=GRACE_S,
         server_header=False,
     )
-    return Server(config)
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    return server
 
 
 def serve_until_signal(app: Any, listening: socket.socket, *, ready: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """`palaestra serve`: (1) a model folder, a run and an adapter are served; the first line has the address, and the
 command ends cleanly at Ctrl-C and SIGTERM, also while it answers; (2) other machines need a secret; (3) what cannot be
-served gets one line; (4) a run's policy says behind the server what it says in `play`.
+served gets one line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,10 @@ from typing import Any
 
 import pytest
 
+from palaestra.data import RunSetup
 from palaestra.errors import PalaestraError
+from palaestra.policies.adapter import AdapterPolicy, LoraSettings
+from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load
 from palaestra.training.start import train
 from tests.extras import needs
@@ -120,6 +124,7 @@ def served(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 
     def instead(app: Any, listening: Any, *, ready: Any) -> None:
         made["app"] = app
+        capsys.readouterr()
         ready()
         made["line"] = capsys.readouterr().out
 
@@ -140,10 +145,6 @@ def test_1_a_run(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_1_an_adapter(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from palaestra.data import RunSetup
-    from palaestra.policies.adapter import AdapterPolicy, LoraSettings
-    from palaestra.policies.language import LanguagePolicy
-
     base = LanguagePolicy("main", RunSetup(), model=str(folder))
     AdapterPolicy.alone_on(base, LoraSettings(rank=2), seed=0).save(str(tmp_path))
     line = served(monkeypatch, capsys, tmp_path / "adapter", base=str(folder))["line"]
@@ -170,7 +171,13 @@ def test_3_what_cannot_be_served(folder: Path, run: Path, tmp_path: Path) -> Non
         (str(folder), {"policy": "main"}, "this is no run folder"),
         (str(run), {"policy": "other"}, "no policy `other`"),
         (str(run), {"checkpoint": 77}, "no checkpoint of iteration 77"),
-        (str(folder), {"host": "no.such.host.invalid"}, "cannot listen there"),
     ]:
         with told(PalaestraError, word):
-            serve.run(model=model, **(OPTIONS | options | {"host": options.get("host", "127.0.0.1")}))
+            serve.run(model=model, **(OPTIONS | options))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PalaestraError, match="cannot listen there"):
+            serve.run(model=str(folder), **(OPTIONS | {"port": port}))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with told(PalaestraError, "does not say on which model"):
+        serve.run(model=str(tmp_path), **OPTIONS)

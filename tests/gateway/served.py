@@ -34,6 +34,7 @@ class Scripted(Engine):
 
     def __init__(self, policy: Any, say: Say, *, seconds: float = 0.0) -> None:
         self.policy, self.say, self.seconds = policy, say, seconds
+        self.slow = ""  # a request whose text has it, and not "again", takes a second
         self.read: dict[Any, list[np.ndarray]] = defaultdict(list)
         self.left: dict[Any, np.ndarray] = {}
         self.closed: list[Any] = []
@@ -44,8 +45,11 @@ class Scripted(Engine):
         await asyncio.sleep(self.seconds)
         session = request.session
         self.read[session].append(request.prompt)
+        text = self.policy.tokenizer.decode(np.concatenate(self.read[session]).tolist())
+        if self.slow and self.slow in text and "again" not in text:
+            await asyncio.sleep(1.0)
         if not len(self.left.get(session, NONE)):
-            said = self.say(self.policy.tokenizer.decode(np.concatenate(self.read[session]).tolist()))
+            said = self.say(text)
             ids = self.policy.renderer.action(said) if isinstance(said, str) else said
             self.left[session] = ids
         given, self.left[session] = np.split(self.left[session], [request.max_tokens])

@@ -177,3 +177,14 @@ def fails_by_chance(prompt: str, base_url: str, seed: int) -> str:
     if seed % 3 == 0:
         raise RuntimeError("by chance")
     return answer
+
+
+def impatient(prompt: str, base_url: str) -> str:
+    """Leaves its first request, and asks again."""
+    try:
+        client(base_url).with_options(timeout=0.2).chat.completions.create(
+            model="gpt", messages=[{"role": "user", "content": prompt}]
+        )
+    except openai.APITimeoutError:
+        return three_turns(f"{prompt} again", base_url)
+    return "none"

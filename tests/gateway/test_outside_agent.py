@@ -138,6 +138,15 @@ def test_ids_are_what_the_model_has_read(family: str, tmp_path: Path) -> None:
     assert all(t.outcome == 1 and sum(step.reward for step in t.steps) == 1 for t in trajectories)
 
 
+def test_a_client_that_leaves(policy: Any) -> None:
+    engine = policy.engine = Scripted(policy, lambda read: "well" if "again" in read else "x" * 300)
+    engine.slow = "question"
+    (trajectory,) = played(setup_of(policy, "impatient"), 1)
+    assert not fault(trajectory) and len(trajectory.steps) == 3, "the reply that nobody heard is no step"
+    assert not differences(policy, engine.read, [trajectory])
+    assert {conversation_of(step.segment)[0] for step in trajectory.steps} == {1}
+
+
 def test_numbers_are_those_of_the_engine(policy: Any) -> None:
     engine = policy.engine = engine_of(policy)
     (trajectory,) = played(setup_of(policy, "three_turns"), 1, response_tokens=8)

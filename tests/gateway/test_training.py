@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from palaestra.data import Trajectory
 from palaestra.engines import InProcessEngine
 from palaestra.recipe import load
 from palaestra.rollout.episode import conversation_of
-from palaestra.store.episodes import EpisodeLog
+from palaestra.rollout.runner import EpisodeRunner
 from palaestra.store.metrics import read
 from palaestra.training.start import train
 from tests.extras import needs
@@ -49,9 +50,10 @@ def trained(folder: Path, run: str, agent: str = "three_turns", *overrides: str)
         "advantage": "grpo",
         "optimizer": {"adamw": {"lr": 0.01}},
         "rollout": {"tasks": 4, "group": 4, "response_tokens": 8},
+        "training": {"iterations": 2},
         "evaluation": {"tasks": 2},
     }
-    found = load([recipe], [f"run={folder / run}", "training.iterations=2", *overrides])
+    found = load([recipe], [f"run={folder / run}", *overrides])
     train(found.settings, recipe=found.to_json(), quiet=True)
     return folder / run
 
@@ -72,45 +74,64 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> dict[Any, list[Any]]:
     return sessions
 
 
-def test_trajectories_are_what_the_model_has_seen(folder: Path, heard: dict[Any, list[Any]]) -> None:  # rule 1
+@pytest.fixture
+def episodes(monkeypatch: pytest.MonkeyPatch) -> list[Trajectory]:
+    """All episodes that are played, in the order in which they end."""
+    ended: list[Trajectory] = []
+    play = EpisodeRunner._play
+
+    async def noted(self: Any, *given: Any) -> Trajectory:
+        ended.append(await play(self, *given))
+        return ended[-1]
+
+    monkeypatch.setattr(EpisodeRunner, "_play", noted)
+    return ended
+
+
+def test_trajectories_are_what_the_model_has_seen(
+    folder: Path, heard: dict[Any, list[Any]], episodes: list[Trajectory]
+) -> None:  # rule 1
     run = trained(folder, "first")
-    episodes = [(step, one) for step, name, one in EpisodeLog(run).read() if name == "train"]
-    assert len(episodes) > 8 and not any(one.error for _, one in episodes)
-    for number, trajectory in episodes:
-        asked: dict[Any, list[Any]] = {key: list(calls) for key, calls in heard.items()}
+    assert len(episodes) == 36 and not any(one.error for one in episodes)
+    for trajectory in episodes:
+        assert len(trajectory.steps) == 3
         for step in trajectory.steps:
             conversation, segment = conversation_of(step.segment)
             key = (trajectory.group, trajectory.sample, step.agent)
-            session = ((*key, conversation) if conversation else key, segment)
-            prompt, tokens, logprobs, version = asked[session].pop(0)
+            prompt, tokens, logprobs, version = heard[(*key, conversation) if conversation else key, segment].pop(0)
             assert np.array_equal(step.prompt, prompt) and np.array_equal(step.action.tokens, tokens)
-            assert np.allclose(step.action.logprobs, logprobs) and step.version == version
-        assert {step.version for step in trajectory.steps} == {number - 1 if number else 0}
-    assert all(len(one.steps) == 3 for _, one in episodes)
-    mismatch = {name: value for name, value in read(run)[0].items() if name.startswith("mismatch/") and "kl" in name}
-    assert mismatch and all(abs(value) < 1e-5 for value in mismatch.values())
-    assert {version for _, one in episodes for version in [one.steps[0].version]} == {0, 1}, "it has learned"
+            assert np.array_equal(step.action.logprobs, logprobs) and step.version == version
+    left = {session for session, calls in heard.items() if calls}
+    assert {session[0] for session in left} == {"agreement"}, "nothing else was asked that no step has"
+    assert [{step.version for step in one.steps} for one in episodes[::16]] == [{0}, {0}, {1}], "it learns"
+    lines = read(run)
+    assert len(lines) == 2 and all(abs(line["mismatch/kl"]) < 1e-6 and line["updates"] for line in lines)
 
 
-def test_a_run_repeats(folder: Path) -> None:  # rule 2
-    runs = [EpisodeLog(trained(folder, name)).read() for name in ("second", "third")]
-    said = [[[step.action.tokens.tolist() for step in one.steps] for _, _, one in run] for run in runs]
-    assert said[0] == said[1]
+def test_a_run_repeats(folder: Path, episodes: list[Trajectory]) -> None:  # rule 2
+    said = []
+    for name in ("second", "third"):
+        trained(folder, name)
+        said.append({(n // 18, one.group, one.sample): words(one) for n, one in enumerate(episodes)})
+        episodes.clear()
+    assert said[0] == said[1] and len(said[0]) == 36
 
 
-def test_an_agent_that_fails_sometimes(folder: Path) -> None:  # rule 3
+def words(trajectory: Trajectory) -> list[list[int]]:
+    return [step.action.tokens.tolist() for step in trajectory.steps]
+
+
+def test_an_agent_that_fails_sometimes(folder: Path, episodes: list[Trajectory]) -> None:  # rule 3
     run = trained(folder, "fourth", "fails_by_chance")
-    episodes = [one for _, name, one in EpisodeLog(run).read() if name == "train"]
     failed = [one for one in episodes if one.error is not None]
-    assert 0 < len(failed) < len(episodes)
-    assert all("by chance (some_agents.py, line" in one.error.message for one in failed)
+    assert 0 < len(failed) < len(episodes) and len(read(run)) == 2
+    assert all("by chance (some_agents.py, line" in one.error.message for one in failed if one.error)
 
 
-def test_the_recipe(smollm2: Path, tmp_path: Path) -> None:  # rule 4
+def test_the_recipe(smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 4
     model = f"policies.main.policy.language.model={smollm2}"
     found = load(["models/outside-agent.yaml"], [f"run={tmp_path / 'run'}", model], smoke=True)
     train(found.settings, recipe=found.to_json(), quiet=True)
-    episodes = EpisodeLog(tmp_path / "run").read()
-    assert episodes and not any(one.error for _, _, one in episodes)
-    text = "".join(message["content"] for message in episodes[0][2].steps[0].observation.messages)
+    assert episodes and not any(one.error for one in episodes)
+    text = "".join(message["content"] for message in episodes[0].steps[0].observation.messages or ())
     assert "tree, red, cat, moon" in text, "the agent's own example"

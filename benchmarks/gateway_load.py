@@ -9,7 +9,8 @@ has at most `tokens` tokens, and its tokens are counted by the model's own token
 process. `grown` is its median in the last tenth of the time, less that in the second tenth: it should be near 0. The
 clients run on the same machine and take some of its time, the same for all servers.
 
-`plain` answers one request after the other with `generate`, as a small FastAPI program does.
+`transformers` is `transformers serve` as it starts by default, and `transformers-batching` that with continuous
+batching. `plain` answers one request after the other with `generate`, as a small FastAPI program does.
 """
 
 from __future__ import annotations
@@ -50,20 +51,20 @@ SUBJECTS = (
     "bees",
     "rain",
 )
-SERVERS = ("palaestra", "transformers", "plain")
+SERVERS = ("palaestra", "transformers", "transformers-batching", "plain")
 
 
 # ---- servers ------------------------------------------------------------------------------------------------
 def command(server: str, model: str, port: int, dtype: str) -> list[str]:
     """The words that start a server."""
-    own = [sys.executable, str(Path(__file__).resolve())]
-    return {
-        "palaestra": [sys.executable, "-m", "palaestra", "serve", model, "--port", str(port), "--dtype", dtype,
-                      "--name", model],
-        "transformers": [str(Path(sys.executable).with_name("transformers")), "serve", model, "--port", str(port),
-                         "--device", "cpu", "--dtype", dtype, "--continuous-batching"],
-        "plain": [*own, "--as-plain", "--model", model, "--port", str(port), "--dtype", dtype],
-    }[server]  # fmt: skip
+    theirs = [str(Path(sys.executable).with_name("transformers")), "serve", model, "--device", "cpu"]
+    words = {
+        "palaestra": [sys.executable, "-m", "palaestra", "serve", model, "--name", model],
+        "transformers": theirs,
+        "transformers-batching": [*theirs, "--continuous-batching"],
+        "plain": [sys.executable, str(Path(__file__).resolve()), "--as-plain", "--model", model],
+    }
+    return [*words[server], "--port", str(port), "--dtype", dtype]
 
 
 def free_port() -> int:

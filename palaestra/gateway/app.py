@@ -122,11 +122,15 @@ class _Gateway:
         most, pieces, size = self.limits.body_bytes, [], 0
         if int(request.headers.get("content-length") or 0) > most:
             raise too_large(most)
-        async for piece in request.stream():
-            size += len(piece)
-            if size > most:
-                raise too_large(most)
-            pieces.append(piece)
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > most:
+                        raise too_large(most)
+                    pieces.append(piece)
+        except TimeoutError:
+            raise over_time(self.limits.seconds) from None
         try:
             return json.loads(b"".join(pieces))
         except (ValueError, RecursionError) as error:

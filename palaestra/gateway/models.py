@@ -26,7 +26,7 @@ from palaestra.gateway.replies import Incoming, Reading
 from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, Sampled
 
 # Tokens that are asked of the engine at once. Fewer: smoother streams. More: less work between two forward passes.
-PIECE = 4
+PIECE = 2
 SEEDS = 2**62
 USUAL_MOST, USUAL_COMPLETION = 1024, 16  # tokens of a message, and of a completion, whose request names no limit
 

@@ -275,6 +275,14 @@ def test_slow_replies(policy: Any) -> None:
         assert len(engine.closed) == 2
 
 
+def test_a_body_that_never_ends(policy: Any) -> None:
+    with serving(said(policy, "x"), limits=ServerLimits(seconds=0.3)) as address:
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
+            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            assert b" 504 " in connection.recv(100)
+
+
 # ---- (5) ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves(policy: Any, stream: bool) -> None:

@@ -175,6 +175,33 @@ def export(
 
 
 @app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="A run folder, a model folder or name, or an adapter's folder.")],
+    host: Annotated[str, typer.Option(help="Other machines reach it only with a secret, see the docs.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any free port.", min=0, max=65535)] = 8000,
+    policy: Annotated[str | None, typer.Option(help="Of a run; default: all that write tokens.")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
+    base: Annotated[str | None, typer.Option(help="The model below an adapter's folder.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model in requests; default: its own.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, or auto for the faster one.")] = "float32",
+    memory: Annotated[str | None, typer.Option(help="Most memory of keys and values, such as 4GB.")] = None,
+    max_sessions: Annotated[int, typer.Option(help="Requests that are answered at once.", min=1)] = 256,
+    max_waiting: Annotated[int, typer.Option(help="Requests that wait for that; more get status 429.", min=0)] = 1024,
+    max_length: Annotated[int | None, typer.Option(help="Most ids of a chat; default: the model's context.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Of a reply whose request names no limit.", min=1)] = 1024,
+    max_seconds: Annotated[float, typer.Option(help="Of one request.", min=0.1)] = 600.0,
+    max_body: Annotated[int, typer.Option(help="Bytes of one request.", min=1)] = 16 * 2**20,
+) -> None:
+    """Serve a policy by OpenAI's protocol: chats with streams and tools, and completions."""
+    limits = {"running": max_sessions, "waiting": max_waiting, "seconds": max_seconds, "body_bytes": max_body}
+    _command(
+        "serve", model=model, host=host, port=port, policy=policy, checkpoint=checkpoint, base=base, name=name,
+        device=device, dtype=dtype, memory=memory, max_length=max_length, max_tokens=max_tokens, limits=limits,
+    )  # fmt: skip
+
+
+@app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="A system or variant; default: all.")] = None,
     slot: Annotated[str | None, typer.Option(help="Only this slot.")] = None,

@@ -87,7 +87,7 @@ class Agent:
         observation = _observation(shown)
         for left in range(0 if self.tools is None else self.tools.rounds, -1, -1):
             with self.episode.turn(self, self.view(observation)) as turn:
-                response = await self._answer(turn)
+                response = await self.answer(turn)
                 step = turn.file(response, invocation=invocation, parent=parent)
                 if self.tools is None:
                     break
@@ -100,7 +100,7 @@ class Agent:
             self.role.read(step)
         return step.action
 
-    async def _answer(self, turn: Turn) -> Response:
+    async def answer(self, turn: Turn) -> Response:
         """The policy's response. Raises: EpisodeFailure, boundary "engine", if the policy or its engine fails."""
         try:
             return await self.session.act(turn.observation, seed=turn.seed)

@@ -27,6 +27,7 @@ from palaestra.recipe import load, split_arguments
 from palaestra.testing import TinyModel
 from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.training.start import train
+from tests.chat.conversations import policy_of
 
 pytestmark = pytest.mark.smoke
 ROOT = Path(__file__).parents[2]
@@ -124,6 +125,16 @@ def test_1_generation(smoke: Folder) -> None:
     rows = smoke.read("out.json")["rows"]
     assert [row["dtype"] for row in rows] == ["float32", "bfloat16"]
     assert all(row[side][kind] > 0 for row in rows for side in ("ours", "generate") for kind in ("prefill", "decode"))
+
+
+def test_1_gateway_load(smoke: Folder) -> None:
+    folder, out = smoke.out / "model", smoke.out / "out.json"
+    policy_of("qwen2_5", folder)
+    options = ("--servers", "palaestra", "plain", "--streams", "3", "--seconds", "2", "--tokens", "4")
+    smoke.run(smoke.module("gateway_load"), *options, "--model", str(folder), "--out", str(out))
+    rows = smoke.read("out.json")["rows"]
+    assert [row["server"] for row in rows] == ["palaestra", "plain"] and not any(row["errors"] for row in rows)
+    assert all(row["chats"] > 0 and row["whole_s"]["p99"] > 0 and row["memory_mb"]["most"] > 50 for row in rows)
 
 
 def test_1_sandbox(smoke: Folder) -> None:

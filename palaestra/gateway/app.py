@@ -1,0 +1,285 @@
+"""The application of a server: addresses, the secret of clients, limits, streams, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from palaestra.gateway.backend import Backend, Event
+from palaestra.gateway.bodies import (
+    ChatForm,
+    CompletionForm,
+    Form,
+    as_json,
+    error_event,
+    model_of,
+    models_of,
+)
+from palaestra.gateway.faults import Refusal, failed
+from palaestra.gateway.limits import Places, ServerLimits, over_time, too_large
+from palaestra.gateway.replies import Delta, Reply
+from palaestra.gateway.requests import chat_body, completion_body
+
+NONE: Mapping[str, str] = MappingProxyType({})
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class World(Protocol):
+    """An episode's environment, for agents that act in it by HTTP."""
+
+    async def act(self, given: Any) -> dict[str, Any]:
+        """What the environment shows after an act. Raises: Refusal."""
+        ...
+
+
+class Backends(Protocol):
+    """Finds what answers a request."""
+
+    def backend(self, key: str) -> Backend:
+        """The backend of the key in an address; "" where the addresses have none. Raises: Refusal."""
+        ...
+
+    def world(self, key: str) -> World:
+        """The environment of this key. Raises: Refusal, where there is none."""
+        ...
+
+
+class Single(Backends):
+    """One backend for all requests."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def backend(self, key: str) -> Backend:
+        """The backend."""
+        return self._backend
+
+    def world(self, key: str) -> World:
+        """Raises: Refusal."""
+        raise Refusal("there is no such address.", status=404)
+
+
+def make_app(backends: Backends, *, limits: ServerLimits, prefix: str = "", token: str = "") -> Any:
+    """The application, for uvicorn.
+
+    Args:
+        prefix: of all addresses; `/s/{key}` where they have a key.
+        token: a secret that every request must have, but those for `/health`; "": none.
+
+    Raises: ImportError, without fastapi.
+    """
+    from fastapi import FastAPI, Request
+
+    app = FastAPI(title="Palaestra", docs_url=None, redoc_url=None, openapi_url=None)
+    gateway = _Gateway(backends, limits, token)
+
+    def answering(path: str) -> Callable[[Request], Awaitable[Any]]:
+        async def answer(request: Request) -> Any:
+            return _Answer(gateway, request, path)
+
+        return answer
+
+    for path, method in ADDRESSES.items():
+        app.add_route(prefix + path, answering(path), methods=[method])
+
+    async def unknown(request: Request, error: Exception) -> Any:
+        return _Answer(gateway, request, "", Refusal(f"there is no address {request.url.path}.", status=404))
+
+    async def unsuited(request: Request, error: Exception) -> Any:
+        return _Answer(gateway, request, "", Refusal(f"{request.method} is not allowed here.", status=405))
+
+    app.add_exception_handler(404, unknown)
+    app.add_exception_handler(405, unsuited)
+    return app
+
+
+HEALTH, MODELS, MODEL = "/health", "/v1/models", "/v1/models/{name:path}"
+CHAT, COMPLETIONS, ACT = "/v1/chat/completions", "/v1/completions", "/act"
+ADDRESSES = {HEALTH: "GET", MODELS: "GET", MODEL: "GET", CHAT: "POST", COMPLETIONS: "POST", ACT: "POST"}
+
+
+class _Gateway:
+    """Answers requests."""
+
+    def __init__(self, backends: Backends, limits: ServerLimits, token: str) -> None:
+        self.backends, self.limits, self._token = backends, limits, token
+        self.places = Places(limits)
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raises: Refusal, for a request without the secret."""
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        if self._token and not secrets.compare_digest(given.encode(), self._token.encode()):
+            raise Refusal("the request has not the server's key.", status=401, code="invalid_api_key")
+
+    async def body(self, request: Any) -> Any:
+        """The JSON value of a request. Raises: Refusal."""
+        most, pieces, size = self.limits.body_bytes, [], 0
+        if int(request.headers.get("content-length") or 0) > most:
+            raise too_large(most)
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > most:
+                        raise too_large(most)
+                    pieces.append(piece)
+        except TimeoutError:
+            raise over_time(self.limits.seconds) from None
+        try:
+            return json.loads(b"".join(pieces))
+        except (ValueError, RecursionError) as error:
+            raise Refusal(f"the body is no JSON: {error}.", code="invalid_json") from None
+
+
+class _Answer:
+    """The answer to one request, as an application of ASGI. It ends when the client leaves."""
+
+    def __init__(self, gateway: _Gateway, request: Any, path: str, refusal: Refusal | None = None) -> None:
+        self._gateway, self._request, self._path, self._refusal = gateway, request, path, refusal
+        self._begun = False
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer. Called by Starlette."""
+        try:
+            if self._refusal is not None:
+                raise self._refusal
+            await self._answer(receive, send)
+        except Refusal as refusal:
+            await self._refuse(refusal, send)
+        except Exception as error:
+            await self._refuse(failed(f"{type(error).__name__}: {error}"), send)
+
+    async def _refuse(self, refusal: Refusal, send: Send) -> None:
+        with contextlib.suppress(OSError):
+            if self._begun:
+                await send({"type": "http.response.body", "body": error_event(refusal)})
+            else:
+                await _send_whole(send, refusal.body, refusal.status, refusal.headers)
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
+        request, gateway, path = self._request, self._gateway, self._path
+        if path == HEALTH:
+            await _send_whole(send, {"status": "ok", **_load(gateway.places)})
+            return
+        gateway.check(request.headers)
+        key = request.path_params.get("key", "")
+        backend = gateway.backends.backend(key)
+        if path == MODELS:
+            await _send_whole(send, models_of(backend.names()))
+        elif path == MODEL:
+            name = request.path_params["name"]
+            if name not in backend.names():
+                raise Refusal(f"there is no model {name!r}.", status=404, code="model_not_found")
+            await _send_whole(send, model_of(name))
+        else:
+            given = await gateway.body(request)
+            await _until_gone(receive, self._work(key, backend, given, send))
+
+    async def _work(self, key: str, backend: Backend, given: Any, send: Send) -> None:
+        seconds = self._gateway.limits.seconds
+        clock = asyncio.timeout(seconds)
+        try:
+            async with clock, self._gateway.places.place():
+                if self._path == ACT:
+                    await _send_whole(send, await self._gateway.backends.world(key).act(given))
+                    return
+                form: Form
+                if self._path == CHAT:
+                    body = chat_body(given)
+                    form = ChatForm(_name(body, backend), logprobs=body.logprobs, usage=_usage(body))
+                    events, streams = backend.chat(body), body.sampled.stream
+                else:
+                    asked = completion_body(given)
+                    logprobs = asked.logprobs is not None
+                    form = CompletionForm(_name(asked, backend), logprobs=logprobs, usage=_usage(asked))
+                    events, streams = backend.complete(asked), asked.sampled.stream
+                async with contextlib.aclosing(events):  # type: ignore[type-var]
+                    await (self._stream(form, events, send) if streams else _whole(form, events, send))
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise over_time(seconds) from None
+
+    async def _stream(self, form: Form, events: AsyncIterator[Event], send: Send) -> None:
+        sent: dict[int, Delta] = {}
+        replies: dict[int, Reply] = {}
+        async for number, found in events:
+            before = sent.get(number, Delta())
+            if isinstance(found, Reply):
+                replies[number] = found
+                delta = _rest(found, before)
+            else:
+                delta = found
+                sent[number] = Delta(before.thinking + found.thinking, before.text + found.text)
+            for chunk in form.chunks(number, delta, replies.get(number)):
+                await self._send_chunk(send, chunk)
+        for chunk in form.last([replies[number] for number in sorted(replies)]):
+            await self._send_chunk(send, chunk)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send_chunk(self, send: Send, chunk: bytes) -> None:
+        if not self._begun:
+            self._begun = True
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+async def _whole(form: Form, events: AsyncIterator[Event], send: Send) -> None:
+    replies = {number: found async for number, found in events if isinstance(found, Reply)}
+    await _send_whole(send, form.whole([replies[number] for number in sorted(replies)]))
+
+
+def _rest(reply: Reply, sent: Delta) -> Delta:
+    """What a reply has beyond the deltas. Raises: Refusal, if it differs from them."""
+    if not reply.thinking.startswith(sent.thinking) or not reply.text.startswith(sent.text):
+        raise failed("the stream is not the beginning of the whole reply. Ask without `stream`, and report the model.")
+    return Delta(reply.thinking[len(sent.thinking) :], reply.text[len(sent.text) :])
+
+
+async def _until_gone(receive: Receive, work: Any) -> None:
+    """Do the work, or cancel it when the client leaves."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_whole(
+    send: Send, body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] = NONE
+) -> None:
+    content = as_json(body)
+    named = {"content-type": "application/json", "content-length": str(len(content)), **headers}
+    lines = [(name.encode(), value.encode()) for name, value in named.items()]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _load(places: Places) -> dict[str, int]:
+    return {"running": places.running, "waiting": places.waiting}
+
+
+def _name(body: Any, backend: Backend) -> str:
+    """The name of the model in an answer."""
+    return str(body.sampled.model if body.sampled.model is not None else next(iter(backend.names()), ""))
+
+
+def _usage(body: Any) -> bool:
+    """Whether a stream ends with its usage."""
+    return bool(body.sampled.stream_options.include_usage)

@@ -1,0 +1,267 @@
+"""Served models: policies whose replies an engine generates, in an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from palaestra.chat import ChatRenderer, Renderer, TagRenderer
+from palaestra.chat.history import Dialogue
+from palaestra.data import Observation, derive
+from palaestra.data.interaction import FinishReason
+from palaestra.data.protocols import Engine, Request
+from palaestra.errors import PalaestraError
+from palaestra.gateway.backend import Backend, Event
+from palaestra.gateway.faults import Refusal, failed, too_long
+from palaestra.gateway.loops import LoopThread, across
+from palaestra.gateway.messages import Said, for_template, read_messages
+from palaestra.gateway.replies import Incoming, Reading
+from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, Sampled
+
+# Tokens that are asked of the engine at once. Fewer: smoother streams. More: less work between two forward passes.
+PIECE = 2
+SEEDS = 2**62
+USUAL_MOST, USUAL_COMPLETION = 1024, 16  # tokens of a message, and of a completion, whose request names no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A policy and its engine.
+
+    Attributes:
+        policy: the engine's name of the policy. context: the most ids of a prompt and its reply.
+        usual_most: tokens of a reply whose request names no limit.
+    """
+
+    policy: str
+    engine: Engine
+    renderer: Renderer
+    tokenizer: Any
+    context: int
+    usual_most: int = USUAL_MOST
+
+    def most(self, prompt: int, wanted: int | None, *, usual: int | None = None) -> int:
+        """The most tokens of a reply. Raises: Refusal, if the context has no room for it.
+
+        Args:
+            prompt: number of ids before it. wanted: that the request names. usual: if it names none.
+        """
+        room = self.context - prompt
+        if room < 1 or (wanted or 0) > room:
+            raise too_long(prompt, wanted, self.context)
+        return min(usual or self.usual_most, room) if wanted is None else wanted
+
+
+class ServedModels(Backend):
+    """Answers requests with these models. A request carries its whole chat, and nothing of it is kept afterwards."""
+
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self._models = dict(models)
+        self._thread = LoopThread("palaestra engine")
+        self._sessions = itertools.count()
+
+    def names(self) -> Sequence[str]:
+        """The models, by the names that requests use."""
+        return tuple(self._models)
+
+    def close(self) -> None:
+        """End all replies in progress."""
+        self._thread.stop()
+
+    def chat(self, body: ChatBody) -> AsyncIterator[Event]:
+        """The next message of a chat."""
+        return across(self._thread.loop, lambda: self._chat(body))
+
+    def complete(self, body: CompletionBody) -> AsyncIterator[Event]:
+        """Continuations of each prompt."""
+        return across(self._thread.loop, lambda: self._complete(body))
+
+    async def _chat(self, body: ChatBody) -> AsyncIterator[Event]:
+        model = self._named(body.sampled.model)
+        said = read_messages(body.messages)
+        tools = body.tools if body.tool_choice != "none" else []
+        prompt = prompt_of(model.renderer, said, tools, body.chat_template_kwargs)
+        reading = Reading(
+            renderer=model.renderer,
+            tokenizer=model.tokenizer,
+            prompt=prompt,
+            prompt_tokens=len(prompt),
+            tools=tools,
+            several=body.parallel_tool_calls,
+            stops=body.sampled.stops,
+            pieces=body.logprobs,
+        )
+        most, seed = model.most(len(prompt), body.most), _seed(body.sampled)
+        choices = [self._reply(model, body.sampled, reading, most, derive(seed, n)) for n in range(body.sampled.n)]
+        async for event in together(choices):
+            yield event
+
+    async def _complete(self, body: CompletionBody) -> AsyncIterator[Event]:
+        model, seed = self._named(body.sampled.model), _seed(body.sampled)
+        choices: list[AsyncIterator[Any]] = []
+        for place, prompt in enumerate(_prompts(body, model)):
+            reading = Reading(
+                renderer=model.renderer,
+                tokenizer=model.tokenizer,
+                prompt=prompt,
+                prompt_tokens=len(prompt),
+                stops=body.sampled.stops,
+                plain=True,
+                pieces=body.logprobs is not None,
+            )
+            most = model.most(len(prompt), body.sampled.max_tokens, usual=USUAL_COMPLETION)
+            choices += [
+                self._reply(model, body.sampled, reading, most, derive(seed, place, n)) for n in range(body.sampled.n)
+            ]
+        async for event in together(choices):
+            yield event
+
+    def _named(self, name: str | None) -> ServedModel:
+        if name is None and len(self._models) == 1:
+            return next(iter(self._models.values()))
+        if name not in self._models:
+            raise Refusal(
+                f"there is no model {name!r}. The server has: {', '.join(self._models)}.",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        return self._models[name]
+
+    async def _reply(
+        self, model: ServedModel, body: Sampled, reading: Reading, most: int, seed: int
+    ) -> AsyncIterator[Any]:
+        """The deltas of one choice, if the request streams, and then its reply."""
+        incoming = Incoming(reading) if body.stream else None
+        session = ("served", next(self._sessions))
+        ids, logprobs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        prompt = reading.prompt
+        try:
+            for number in itertools.count():
+                action = await self._piece(
+                    model,
+                    Request(
+                        policy=model.policy,
+                        session=session,
+                        prompt=prompt,
+                        seed=derive(seed, number),
+                        max_tokens=min(PIECE, most - len(ids)),
+                        temperature=body.temperature,
+                        top_k=body.top_k,
+                        top_p=body.top_p,
+                        stop=model.renderer.stop,
+                    ),
+                )
+                prompt = np.zeros(0, np.int32)
+                ids, logprobs = np.append(ids, action.tokens), np.append(logprobs, action.logprobs)
+                count = reading.stopped(ids, new=len(action.tokens))
+                if count is not None:
+                    yield reading.read(ids[:count], logprobs[:count], FinishReason.STOP, stopped=True)
+                    return
+                if action.finish is not FinishReason.LENGTH or len(ids) >= most:
+                    yield reading.read(ids, logprobs, action.finish)
+                    return
+                if incoming is not None:
+                    yield incoming.push(ids)
+        finally:
+            model.engine.close(session)
+
+    async def _piece(self, model: ServedModel, request: Request) -> Any:
+        try:
+            return (await model.engine.generate(request)).action
+        except PalaestraError as error:
+            raise failed(f"{error.what} {error.remedy}".strip()) from error
+
+
+async def together(choices: Sequence[AsyncIterator[Any]]) -> AsyncIterator[Event]:
+    """The events of several choices as they come, each with the number of its choice."""
+    arrived: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+
+    async def follow(number: int, events: AsyncIterator[Any]) -> None:
+        try:
+            async with aclosing(events):  # type: ignore[type-var]
+                async for event in events:
+                    arrived.put_nowait((number, event))
+            arrived.put_nowait(None)
+        except Exception as error:
+            arrived.put_nowait(error)
+
+    tasks = [asyncio.create_task(follow(number, events)) for number, events in enumerate(choices)]
+    try:
+        left = len(tasks)
+        while left:
+            event = await arrived.get()
+            if isinstance(event, Exception):
+                raise event
+            if event is None:
+                left -= 1
+            else:
+                yield event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def prompt_of(
+    renderer: Renderer, said: Sequence[Said], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+) -> np.ndarray:
+    """The ids of a chat after which the model speaks. Raises: Refusal, if the model cannot read it."""
+    if isinstance(renderer, TagRenderer):
+        return _in_tags(renderer, said, tools, variables)
+    assert isinstance(renderer, ChatRenderer)
+    try:
+        renderer.refuse_unknown(variables)
+        messages = for_template(said, renderer, tools, begins=True)
+        shown = Observation(messages=messages, tools=list(tools) or None)
+        return Dialogue(renderer, variables=variables).observe(shown).ids
+    except PalaestraError as error:
+        raise Refusal(error.what, param="messages") from error
+    except Exception as error:  # a template may refuse a dialogue by any exception
+        raise Refusal(f"the model's chat template cannot write these messages: {error}.", param="messages") from error
+
+
+def _in_tags(
+    renderer: TagRenderer, said: Sequence[Said], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+) -> np.ndarray:
+    """The ids for a model without a chat template, which knows observations and actions."""
+    if tools or variables:
+        what = "declares no tools" if tools else "has no variables of a template"
+        raise Refusal(f"the model has no chat template, so it {what}.", param="tools" if tools else None)
+    pieces = []
+    for place, one in enumerate(said):
+        if one.role == "assistant":
+            pieces.append(renderer.action(one.text))
+        elif one.role in ("system", "developer") and place == 0 and len(said) > 1:
+            pieces.append(renderer.instruction(one.text))
+        else:
+            pieces.append(renderer.observation(Observation(text=one.text), first=place == 0))
+    return np.concatenate(pieces)
+
+
+def _prompts(body: CompletionBody, model: ServedModel) -> list[np.ndarray]:
+    """The ids of each prompt of a request. Raises: Refusal."""
+    given: list[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
+    if isinstance(given[0], int):
+        given = [given]
+    if len(given) * body.sampled.n > MOST_CHOICES:
+        raise Refusal(f"the request asks for {len(given) * body.sampled.n} texts; at most {MOST_CHOICES}.", param="n")
+    size = len(model.tokenizer)
+    found = []
+    for one in given:
+        ids = np.array(model.tokenizer(one)["input_ids"] if isinstance(one, str) else one, np.int64)
+        if not len(ids) or ids.min() < 0 or ids.max() >= size:
+            raise Refusal(f"a prompt needs at least one id, and ids lie between 0 and {size - 1}.", param="prompt")
+        found.append(ids.astype(np.int32))
+    return found
+
+
+def _seed(body: Sampled) -> int:
+    return secrets.randbelow(SEEDS) if body.seed is None else body.seed

@@ -1,0 +1,358 @@
+"""The server: (1) OpenAI's client gets chats, streams, tools, thoughts, completions, choices and log-probabilities, and
+a stream says what a whole answer says; (2) a reply ends before a text of `stop`; (3) what cannot be answered gets
+OpenAI's error with its numbers, and the server goes on; (4) bodies, times, and requests at once are limited; (5) a
+client that leaves ends its reply, and nothing of it stays; (6) sixty chats at once get the replies that each gets
+alone, and nothing of them stays; (7) the secret; (8) models without a chat template.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.extras import needs
+
+pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
+if not pytestmark.args[0]:
+    import httpx
+    import openai
+
+    from palaestra.engines import InProcessEngine
+    from palaestra.gateway.limits import ServerLimits
+    from tests.chat.conversations import policy_of
+    from tests.gateway.served import Scripted, client, collected, engine_of, model_of, serving
+
+HELLO: list[Any] = [{"role": "user", "content": "hello"}]
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add numbers.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tiny random model with the template of Qwen3."""
+    return policy_of("qwen3", Path(tmp_path_factory.mktemp("model")))
+
+
+def said(policy: Any, text: str, **options: Any) -> Any:
+    return model_of(policy, Scripted(policy, lambda read: text), **options)
+
+
+@pytest.fixture(scope="module")
+def address(policy: Any) -> Iterator[str]:
+    """A server whose model repeats the last message of the user, or calls the tool if there is one."""
+
+    def reply(read: str) -> str:
+        last = read.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+        if "<tool_response>" in last:
+            return f"it is {last.partition('<tool_response>')[2].partition('</tool_response>')[0].strip()}"
+        return f"I add. {CALL}" if "# Tools" in read else last
+
+    with serving(model_of(policy, Scripted(policy, reply))) as address:
+        yield address
+
+
+# ---- (1) ----------------------------------------------------------------------------------------------------
+def test_a_chat(address: str) -> None:
+    made = client(address).chat.completions.create(
+        model="tiny", messages=[*HELLO, {"role": "user", "content": "é ü 7"}]
+    )
+    (choice,) = made.choices
+    assert (choice.message.content, choice.finish_reason) == ("é ü 7", "stop")
+    assert made.usage.completion_tokens == len("é ü 7".encode()) + 1  # bytes, and the end
+    assert made.usage.total_tokens == made.usage.prompt_tokens + made.usage.completion_tokens > 20
+    assert [model.id for model in client(address).models.list()] == ["tiny"]
+    assert client(address).models.retrieve("tiny").id == "tiny"
+    assert httpx.get(f"{address}/health").json()["status"] == "ok"
+
+
+def test_a_stream(address: str) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "one é two\nthree <4>"}]}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    streamed = collected(client(address).chat.completions.create(**asked, **options))
+    whole = client(address).chat.completions.create(**asked)
+    assert streamed["text"] == whole.choices[0].message.content == "one é two\nthree <4>"
+    assert streamed["finish"] == "stop" and streamed["usage"] == whole.usage and streamed["pieces"] > 3
+
+
+def test_tools(address: str) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": list(HELLO), "tools": [ADD]}
+    message = client(address).chat.completions.create(**asked).choices[0].message
+    streamed = collected(client(address).chat.completions.create(**asked, stream=True))
+    assert streamed["text"] == message.content == "I add." and streamed["finish"] == "tool_calls"
+    assert streamed["calls"] == [("add", '{"a": 2, "b": 3}')]
+    (call,) = message.tool_calls
+    asked["messages"] += [message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "5"}]
+    answer = client(address).chat.completions.create(**asked).choices[0]
+    assert (answer.message.content, answer.message.tool_calls, answer.finish_reason) == ("it is 5", None, "stop")
+    none = client(address).chat.completions.create(**(asked | {"messages": HELLO}), tool_choice="none")
+    assert none.choices[0].message.content == "hello", "the model does not read the tools"
+
+
+def test_thoughts(policy: Any) -> None:
+    with serving(said(policy, "<think>\nhm < hm\n</think>\n\nyes")) as address:
+        asked: dict[str, Any] = {"model": "tiny", "messages": HELLO}
+        message = client(address).chat.completions.create(**asked).choices[0].message
+        streamed = collected(client(address).chat.completions.create(**asked, stream=True))
+    assert (message.content, message.reasoning_content) == ("yes", "hm < hm")
+    assert (streamed["text"], streamed["thinking"]) == ("yes", "hm < hm")
+
+
+def test_choices_and_logprobs(policy: Any) -> None:
+    with serving(model_of(policy, engine_of(policy))) as address:
+        ask = client(address).chat.completions.create
+        asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 9, "seed": 5}
+        made = ask(**asked, n=3, logprobs=True)
+        again = ask(**asked, n=3)
+    texts = [choice.message.content for choice in made.choices]
+    assert texts == [choice.message.content for choice in again.choices] and len(set(texts)) == 3
+    rows = made.choices[0].logprobs.content
+    assert len(rows) == 9 and all(row.logprob < 0 for row in rows) and made.choices[0].finish_reason == "length"
+    assert made.usage.completion_tokens == 27, "the prompt is counted once"
+    assert made.usage.prompt_tokens == again.usage.prompt_tokens < 60
+
+
+def test_completions(policy: Any) -> None:
+    with serving(model_of(policy, engine_of(policy))) as address:
+        ask = client(address).completions.create
+        asked: dict[str, Any] = {"model": "tiny", "prompt": ["ab", "cd"], "max_tokens": 6, "seed": 1, "logprobs": 0}
+        made = ask(**asked)
+        chunks = list(ask(**asked, stream=True))
+        ids = policy.tokenizer("ab")["input_ids"]
+        same = ask(model="tiny", prompt=ids, max_tokens=6, seed=1)
+    assert [choice.index for choice in made.choices] == [0, 1] and made.usage.completion_tokens == 12
+    parts = ["".join(c.choices[0].text for c in chunks if c.choices[0].index == place) for place in (0, 1)]
+    assert parts == [choice.text for choice in made.choices]
+    assert same.choices[0].text == made.choices[0].text and same.usage.prompt_tokens == len(ids)
+    assert len(made.choices[0].logprobs.tokens) == 6
+
+
+# ---- (2) ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("stream", [False, True])
+def test_stops(policy: Any, stream: bool) -> None:
+    with serving(said(policy, "one two. Observation: three")) as address:
+        asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "stop": ["Observation:", "zzz"], "stream": stream}
+        made = client(address).chat.completions.create(**asked)
+        text = collected(made)["text"] if stream else made.choices[0].message.content
+    assert text == "one two."
+
+
+# ---- (3) ----------------------------------------------------------------------------------------------------
+FAULTY = {"name": "f", "arguments": "["}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hello"}, "messages"),
+    ({"messages": [{"content": "x"}]}, "role"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "role"),
+    ({"messages": [{"role": "user"}]}, "content"),
+    ({"messages": [{"role": "user", "content": 7}]}, "content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}]}, "image_url"),
+    ({"messages": [{"role": "tool", "content": "5", "tool_call_id": "c"}]}, "call"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}, *HELLO]},
+        "tool_call_id",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "["}}]}]},
+        "JSON",
+    ),
+    ({"messages": HELLO, "temperature": -1}, "temperature"),
+    ({"messages": HELLO, "temperature": "hot"}, "temperature"),
+    ({"messages": HELLO, "top_p": 0}, "top_p"),
+    ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+    ({"messages": HELLO, "n": 1000}, "n"),
+    ({"messages": HELLO, "stop": [""]}, "stop"),
+    ({"messages": HELLO, "stop": ["x"] * 17}, "stop"),
+    ({"messages": HELLO, "tools": [{"type": "web"}]}, "tools.0"),
+    ({"messages": HELLO, "tools": [ADD], "tool_choice": "required"}, "tool_choice"),
+    ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+    ({"messages": HELLO, "frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"messages": HELLO, "top_logprobs": 3}, "top_logprobs"),
+    ({"messages": HELLO, "chat_template_kwargs": {"enable_thoughts": True}}, "enable_thoughts"),
+]
+
+
+@pytest.mark.parametrize(("body", "word"), WRONG, ids=[f"{n}-{word}" for n, (_, word) in enumerate(WRONG)])
+def test_wrong_requests(address: str, body: dict[str, Any], word: str) -> None:
+    answer = httpx.post(f"{address}/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["type"] == "invalid_request_error" and word in error["message"]
+
+
+def test_null_is_as_if_it_were_not_there(address: str) -> None:
+    nothing = dict.fromkeys(["temperature", "top_p", "max_tokens", "stop", "n", "tools", "seed", "stream", "user"])
+    answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": HELLO, **nothing})
+    assert answer.json()["choices"][0]["message"]["content"] == "hello"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"a":' * 100_000, b'{"messages": "\\ud800"}']
+)
+def test_bodies_that_are_no_json(address: str, content: bytes) -> None:
+    answer = httpx.post(f"{address}/v1/chat/completions", content=content)
+    assert answer.status_code == 400 and answer.json()["error"]["message"]
+
+
+def test_half_a_surrogate_is_answered(address: str) -> None:
+    content = b'{"messages": [{"role": "user", "content": "a\\ud800b"}]}'
+    answer = httpx.post(f"{address}/v1/chat/completions", content=content)
+    assert answer.status_code in (200, 400) and answer.json()
+
+
+def test_addresses(address: str) -> None:
+    for path, method, status in [
+        ("/v1/embeddings", "POST", 404), ("/v1/models/other", "GET", 404), ("/v1/chat/completions", "GET", 405),
+        ("/act", "POST", 404), ("/docs", "GET", 404),
+    ]:  # fmt: skip
+        answer = httpx.request(method, address + path, json={})
+        assert answer.status_code == status and answer.json()["error"]["message"], path
+    with pytest.raises(openai.NotFoundError, match="The server has: tiny"):
+        client(address).chat.completions.create(model="gpt", messages=HELLO)
+
+
+def test_what_does_not_fit_the_context(policy: Any) -> None:
+    with serving(said(policy, "x", context=64)) as address:
+        ask = client(address).chat.completions.create
+        with pytest.raises(openai.BadRequestError, match=r"holds 64 tokens. The messages have \d+, and the reply may"):
+            ask(model="tiny", messages=HELLO, max_tokens=60)
+        with pytest.raises(openai.BadRequestError, match="no reply fits") as caught:
+            ask(model="tiny", messages=[{"role": "user", "content": "x" * 100}])
+        assert caught.value.code == "context_length_exceeded"
+        assert ask(model="tiny", messages=HELLO).choices[0].message.content == "x"
+
+
+# ---- (4) ----------------------------------------------------------------------------------------------------
+def test_large_bodies(policy: Any) -> None:
+    with serving(said(policy, "x"), limits=ServerLimits(body_bytes=2000)) as address:
+        url = f"{address}/v1/chat/completions"
+        large = {"messages": [{"role": "user", "content": "x" * 3000}]}
+        assert httpx.post(url, json=large).status_code == 413
+        pieces = (b"x" * 500 for _ in range(100))  # without a length
+        try:
+            assert httpx.post(url, content=pieces).status_code == 413
+        except httpx.WriteError:
+            pass  # the server has closed the connection before all was sent
+        assert httpx.post(url, json={"messages": HELLO}).status_code == 200
+
+
+def test_many_requests(policy: Any) -> None:
+    engine = Scripted(policy, lambda read: "x", seconds=0.3)
+    limits = ServerLimits(running=2, waiting=1)
+    with serving(model_of(policy, engine), limits=limits) as address, ThreadPoolExecutor(8) as pool:
+        ask = lambda _: httpx.post(f"{address}/v1/chat/completions", json={"messages": HELLO})  # noqa: E731
+        answers = list(pool.map(ask, range(8)))
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert len(refused) == 5 and sum(answer.status_code == 200 for answer in answers) == 3
+        assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+        assert ask(0).status_code == 200
+
+
+def test_slow_replies(policy: Any) -> None:
+    engine = Scripted(policy, lambda read: "x" * 100, seconds=0.1)
+    with serving(model_of(policy, engine), limits=ServerLimits(seconds=0.35)) as address:
+        answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": HELLO})
+        assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
+        with pytest.raises(openai.APIError, match="longer than"):
+            collected(client(address).chat.completions.create(model="tiny", messages=HELLO, stream=True))
+        deadline = time.monotonic() + 5
+        while len(engine.closed) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(engine.closed) == 2
+
+
+def test_a_body_that_never_ends(policy: Any) -> None:
+    with serving(said(policy, "x"), limits=ServerLimits(seconds=0.3)) as address:
+        place = urlsplit(address)
+        with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
+            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            assert b" 504 " in connection.recv(100)
+
+
+# ---- (5) ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves(policy: Any, stream: bool) -> None:
+    engine = Scripted(policy, lambda read: "x" * 4000, seconds=0.05)
+    with serving(model_of(policy, engine, usual_most=5000)) as address:
+        place = urlsplit(address)
+        body = json.dumps({"messages": HELLO, "stream": stream}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((place.hostname, place.port)) as connection:
+            connection.sendall(head.encode() + body)
+            while len(engine.requests) < 3:
+                time.sleep(0.01)
+        deadline = time.monotonic() + 5
+        while not engine.closed and time.monotonic() < deadline:
+            time.sleep(0.01)
+        asked = len(engine.requests)
+        time.sleep(0.3)
+        assert engine.closed and len(engine.requests) == asked, "nobody reads on"
+        assert httpx.get(f"{address}/health").json()["running"] == 0
+
+
+# ---- (6) ----------------------------------------------------------------------------------------------------
+def test_sixty_chats_at_once(policy: Any) -> None:
+    engine = engine_of(policy)
+
+    def ask(number: int, *, stream: bool = False) -> str:
+        made = client(address).chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": f"chat {number}"}],
+            max_tokens=5 + number % 20,
+            seed=number,
+            stream=stream,
+        )
+        return collected(made)["text"] if stream else made.choices[0].message.content
+
+    with serving(model_of(policy, engine)) as address:
+        with ThreadPoolExecutor(60) as pool:
+            together = list(pool.map(lambda n: ask(n, stream=n % 2 == 0), range(60)))
+        alone = [ask(number) for number in range(0, 60, 7)]
+        assert together[::7] == alone and len(set(together)) > 50
+    assert not kept(engine)
+
+
+def kept(engine: InProcessEngine) -> list[Any]:
+    """Sessions and blocks that the engine still holds."""
+    blocks = [held for server in engine._servers.values() for held in server.store._holders if held]
+    return [*engine._sessions, *engine._active, *blocks]
+
+
+# ---- (7) ----------------------------------------------------------------------------------------------------
+def test_the_secret(policy: Any) -> None:
+    with serving(said(policy, "x"), token="a-secret") as address:
+        for key in ("other", "é"):
+            answer = httpx.get(f"{address}/v1/models", headers={"authorization": f"Bearer {key}".encode()})
+            assert answer.status_code == 401 and "a-secret" not in answer.text
+        with pytest.raises(openai.AuthenticationError):
+            client(address).chat.completions.create(model="tiny", messages=HELLO)
+        right = client(address, api_key="a-secret")
+        assert right.chat.completions.create(model="tiny", messages=HELLO).choices[0].message.content == "x"
+        assert httpx.get(f"{address}/health").status_code == 200
+
+
+# ---- (8) ----------------------------------------------------------------------------------------------------
+def test_a_model_without_a_template(tiny: Any) -> None:
+    engine = Scripted(tiny, lambda read: "red")
+    talk = [{"role": "system", "content": "be brief"}, *HELLO, {"role": "assistant", "content": "blue"}, *HELLO]
+    with serving(model_of(tiny, engine)) as address:
+        made = client(address).chat.completions.create(model="tiny", messages=talk)
+        with pytest.raises(openai.BadRequestError, match="no chat template"):
+            client(address).chat.completions.create(model="tiny", messages=HELLO, tools=[ADD])
+    assert made.choices[0].message.content == "red"
+    read = tiny.tokenizer.decode(engine.requests[0].prompt.tolist())
+    assert read.count("<|observation|>") == 2 and read.endswith("<|action|>")

@@ -283,7 +283,7 @@ def test_run_folder_exists(run: Run) -> None:
 def test_no_checkpoint(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run").write_json(RECIPE, resolved().to_json())
     with pytest.raises(RunFolderError, match="no checkpoint"):
-        evaluate.run(recipe=[str(tmp_path / "run")], policy=None, checkpoint=None)
+        evaluate.run(recipe=[str(tmp_path / "run")], wanted={})
 
 
 def test_another_architecture(run: Run) -> None:
@@ -326,7 +326,7 @@ def test_damaged_recipe(tmp_path: Path, run: Run) -> None:
     folder = run()
     (folder / RECIPE).write_text(json.dumps(derive(1))[:5] + "{")
     with pytest.raises(RunFolderError, match="it cannot be read"):
-        evaluate.run(recipe=[str(folder)], policy=None, checkpoint=None)
+        evaluate.run(recipe=[str(folder)], wanted={})
 
 
 def test_stop_reasons_are_counted(run: Run) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from palaestra.data import RunSetup
-from palaestra.errors import PalaestraError
+from palaestra.errors import MissingExtra, PalaestraError
 from palaestra.policies.adapter import AdapterPolicy, LoraSettings
 from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load
@@ -181,3 +181,9 @@ def test_3_what_cannot_be_served(folder: Path, run: Path, tmp_path: Path) -> Non
     (tmp_path / "adapter_config.json").write_text("{}")
     with told(PalaestraError, "does not say on which model"):
         serve.run(model=str(tmp_path), **OPTIONS)
+
+
+def test_3_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with told(MissingExtra, "palaestra[serve]"):
+        serve.run(model=str(folder), **OPTIONS)

@@ -1,6 +1,7 @@
 """A run whose episodes an outside agent plays: (1) the ids of its trajectories are those that the engine has read and
 answered, with the versions of the weights, and the policy learns from them; (2) a run with the same seed is the same;
-(3) an agent that fails sometimes does not end the run; (4) the recipe of the package loads, and its agent plays.
+(3) an agent that fails sometimes does not end the run; (4) episodes go on while the policy learns; (5) the recipe of
+the package, and its agent.
 """
 
 from __future__ import annotations
@@ -128,7 +129,13 @@ def test_an_agent_that_fails_sometimes(folder: Path, episodes: list[Trajectory])
     assert all("by chance (some_agents.py, line" in one.error.message for one in failed if one.error)
 
 
-def test_the_recipe(smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 4
+def test_while_the_policy_learns(folder: Path, episodes: list[Trajectory]) -> None:  # rule 4
+    run = trained(folder, "fifth", "three_turns", "training.max_staleness=1", "training.iterations=3")
+    assert len(read(run)) == 3 and not any(one.error for one in episodes)
+    assert {step.version for one in episodes for step in one.steps} >= {0, 1}
+
+
+def test_the_recipe(smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 5
     model = f"policies.main.policy.language.model={smollm2}"
     found = load(["models/outside-agent.yaml"], [f"run={tmp_path / 'run'}", model], smoke=True)
     train(found.settings, recipe=found.to_json(), quiet=True)

@@ -73,7 +73,7 @@ def task_interval(scores: ArrayLike, *, draws: int, level: float = 0.95) -> Inte
     Raises: InvalidData, for a score outside of [0, 1], or draws below 1.
 
     >>> print(task_interval([1, 1, 0, 0.5], draws=4))
-    0.625 [0.155, 0.938]
+    0.625 [0.118, 0.954]
     """
     sample = _sample(scores, where="task_interval")
     if sample.min() < 0 or sample.max() > 1 or draws < 1:

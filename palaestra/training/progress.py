@@ -74,6 +74,8 @@ class Progress:
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Show the result of a panel."""
         self.note(f"[{self._clock()}] iteration {step}: {interval_line(evaluation)}")
+        if step == self._first[0]:  # the iterations begin now
+            self.begin(step)
         if evaluation.failed:
             self.note(failure_line(evaluation))
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from palaestra.data.ranks import OneProcess
+from palaestra.evaluation.panels import Evaluation
 from palaestra.recipe import load
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
@@ -109,6 +110,23 @@ def test_4_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     )
     assert last.startswith("[1:56:40] iteration 100/100") and "cut" not in last and last.endswith("(812 acts/s, 1.0 s)")
     assert len(first) < WIDEST + 80
+
+
+def test_4_the_first_evaluation_is_no_iteration(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("palaestra.training.progress.time", SimpleNamespace(monotonic=clock))
+    evaluation = Evaluation(
+        name="words", n=4, successes=None, success=None, returns=None, turns=1.0, stops={}, invalid=0.0
+    )
+    with Progress(total=3) as progress:
+        progress.begin(0)
+        clock.now = 100.0
+        progress.evaluation(0, evaluation)
+        clock.now = 110.0
+        progress.iteration(1, METRICS, {})
+    assert "0:20 left" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_4_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,8 @@ def _command(module: str, **arguments: Any) -> None:
         except KeyboardInterrupt as stop:
             status = stop.status if isinstance(stop, Stopped) else STOPPED
             rest = [getattr(stop, "remedy", "") or GO_ON.get(module, "")]
-            print("\n" + "; ".join(["stopped", *filter(None, rest)]), file=sys.stderr)
+            if not getattr(stop, "silent", False):  # one process of a run speaks
+                print("\n" + "; ".join(["stopped", *filter(None, rest)]), file=sys.stderr)
             raise typer.Exit(status) from None
     if status:
         raise typer.Exit(status)

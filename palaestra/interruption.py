@@ -30,11 +30,12 @@ class Stopped(KeyboardInterrupt):
     Attributes:
         number: of the signal. at_once: a second signal did not let the work end in order.
         remedy: a line that says what is kept and how to go on; empty, if nobody has set it.
+        silent: another process of the run tells the user.
     """
 
     def __init__(self, number: int, *, at_once: bool = False) -> None:
         super().__init__(SIGNALS.get(number, f"signal {number}"))
-        self.number, self.at_once, self.remedy = number, at_once, ""
+        self.number, self.at_once, self.remedy, self.silent = number, at_once, "", False
 
     @property
     def status(self) -> int:

@@ -149,6 +149,7 @@ def _reported(trainer: Trainer) -> Iterator[None]:
         if not stop.at_once and keeper.saved < trainer.step:  # between two iterations; otherwise weights may be halfway
             keeper.save(trainer.step, trainer.counters)
         keeper.report(trainer.step, now=True, ended=f", stopped by {stop}")
+        stop.silent = not trainer.setup.ranks.main
         stop.remedy = (
             f"iteration {keeper.saved} of {trainer.settings.training.iterations} is kept; "
             f"`palaestra train {shlex.quote(str(folder))} --resume` continues from there"

@@ -31,19 +31,22 @@ class _Prompt(NamedTuple):
     pictures: tuple[Picture, ...] = ()
 
 
-def refuse_disagreement(policy: LanguageTrainer) -> None:
+def refuse_disagreement(policy: LanguageTrainer, *, trained: bool = True) -> None:
     """Compare the log-probabilities of a few sampled tokens.
 
     The engine samples responses to three prompts at once. The trainer evaluates them in one batch. transformers reads
     each sequence alone. A policy that reads pictures is also asked about two images.
 
+    Args:
+        trained: False: the policy only answers, so the trainer's numbers do not count.
+
     Raises: ContractError with the largest differences, or the mean ones for weights of low precision, if one of them
         is too large.
     """
     size = policy.network.model.config.get_text_config().vocab_size
-    _compare(policy, [_Prompt(np.array([i % size for i in prompt], np.int32)) for prompt in PROMPTS])
+    _compare(policy, [_Prompt(np.array([i % size for i in prompt], np.int32)) for prompt in PROMPTS], trained)
     if policy.renderer.pictures is not None:
-        _compare(policy, [_pictured(policy, number) for number in range(2)])
+        _compare(policy, [_pictured(policy, number) for number in range(2)], trained)
 
 
 def _pictured(policy: LanguageTrainer, number: int) -> _Prompt:
@@ -54,7 +57,7 @@ def _pictured(policy: LanguageTrainer, number: int) -> _Prompt:
     return _Prompt(prompt.ids, prompt.pictures)
 
 
-def _compare(policy: LanguageTrainer, prompts: list[_Prompt]) -> None:
+def _compare(policy: LanguageTrainer, prompts: list[_Prompt], trained: bool) -> None:
     room = min(RESPONSE, policy.limit - max(len(prompt.ids) for prompt in prompts))
     if room < 1:
         return
@@ -64,13 +67,15 @@ def _compare(policy: LanguageTrainer, prompts: list[_Prompt]) -> None:
     pictures = [prompt.pictures for prompt in prompts]
     engine = torch.from_numpy(np.concatenate([action.logprobs for action in sampled])).float()
     with torch.no_grad():
-        samples = _samples(policy, ids, places, pictures)
-        trainer = policy.forward(samples, range(len(ids)), ("logprob",))["logprob"].float().cpu()
         plain = torch.cat([_plain(policy, *one) for one in zip(ids, places, pictures, strict=True)])
+        pairs = {"engine and transformers": (engine, plain)}
+        if trained:
+            samples = _samples(policy, ids, places, pictures)
+            trainer = policy.forward(samples, range(len(ids)), ("logprob",))["logprob"].float().cpu()
+            pairs = {"engine and trainer": (engine, trainer), "trainer and transformers": (trainer, plain)}
     dtype = next(policy.network.model.parameters()).dtype
     exact = dtype in BOUNDS
     bound = BOUNDS.get(dtype, LOW_BOUND)
-    pairs = {"engine and trainer": (engine, trainer), "trainer and transformers": (trainer, plain)}
     apart = {names: (left - right).abs() for names, (left, right) in pairs.items()}
     found = {names: float(each.max() if exact else each.mean()) for names, each in apart.items()}
     if any(not difference <= bound for difference in found.values()):

@@ -19,6 +19,7 @@ from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
 from palaestra.policies.adapter import AdapterPolicy
+from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import Recipe
 from palaestra.store.folder import RECIPE, RunFolder
@@ -88,7 +89,7 @@ def _served(
     engine = InProcessEngine(models, memory=memory, max_length=max_length)
     for made in policies.values():
         made.engine = engine
-        made.check_numbers()
+        refuse_disagreement(made, trained=False)
     return {
         name: ServedModel(
             policy=made.name,

@@ -4,6 +4,7 @@ anything is trained, and a model made on the spot is not compared."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from palaestra.data import RunSetup
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError
 from palaestra.models.precision import set_dtype
+from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load
 from palaestra.testing import TinyModel
 from palaestra.training.setup import build_setup
+from tests.engines.conversations import lively
 from tests.engines.test_families import made
 from tests.messages import told
 from tests.models.test_own_head import model_of
@@ -59,6 +62,14 @@ def test_2_other_numbers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     policy.network._plain = True  # as if the division by `logits_scaling` were forgotten
     with told(ContractError, "trainer and transformers"):
         policy.check_numbers()
+    refuse_disagreement(policy, trained=False)  # a policy that only answers
+
+
+def test_2_an_engine_with_other_numbers_is_refused(tmp_path: Path) -> None:
+    policy = loaded(model_of("llama"), tmp_path)
+    policy.engine = InProcessEngine(models={"p": lively(copy.deepcopy(policy.model))})
+    with pytest.raises(ContractError, match="engine and transformers by"):
+        refuse_disagreement(policy, trained=False)
 
 
 def test_3_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

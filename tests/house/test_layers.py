@@ -1,7 +1,7 @@
 """Layers: (1) imports go only downwards and never between rooms of one line (contracts in pyproject.toml);
-(2) no import inside a function, except of an optional extra and of what few need and all would wait for; (3) an extra that a message names exists; (4) something
-imports each package that pyproject.toml names, and `make develop` installs all extras: a test that is skipped there
-runs nowhere; (5) constraints.txt names the version of each.
+(2) no import inside a function, except of an optional extra and of what few need and all would wait for; (3) an extra
+that a message names exists; (4) something imports each package that pyproject.toml names, and `make develop` installs
+all extras: a test that is skipped there runs nowhere; (5) constraints.txt names the version of each.
 """
 
 from __future__ import annotations

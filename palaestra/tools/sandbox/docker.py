@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.cgroups import Blame
 from palaestra.tools.sandbox.limits import Bounds, Job, job, program
 from palaestra.tools.sandbox.processes import Live, clean_environment, execution, supervise
 from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
@@ -138,7 +139,8 @@ class DockerSandbox:
                     remedy=f"Check that the image is there: docker pull {self._image}",
                 )
             status = 128 - status if 128 < status <= 192 else status
-            return execution(ended, status, watch, seconds, out_of_memory=self._starved(name))
+            blame: Blame = "itself" if self._starved(name) else "nobody"
+            return execution(ended, status, watch, seconds, blame=blame)
         finally:
             _ask(self._docker, "rm", "--force", "--volumes", name)
 

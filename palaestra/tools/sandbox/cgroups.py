@@ -42,7 +42,11 @@ NAMES = {
         "pids.max",
         "memory.limit_in_bytes",
         # Older kernels count inner groups only when asked. Without the third, buffers of TCP are not limited at all.
-        (("memory.use_hierarchy", 1), ("memory.memsw.limit_in_bytes", None), ("memory.kmem.tcp.limit_in_bytes", 1 << 25)),
+        (
+            ("memory.use_hierarchy", 1),
+            ("memory.memsw.limit_in_bytes", None),
+            ("memory.kmem.tcp.limit_in_bytes", 1 << 25),
+        ),
         "memory.oom_control",
         "",  # `memory.failcnt` stays 0 under some kernels
         "memory.max_usage_in_bytes",

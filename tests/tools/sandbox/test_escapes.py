@@ -129,9 +129,7 @@ def test_claims_hold(threat: Threat, contender: tuple[Run, Guarantees], it: Host
 def groups_of_this_process() -> set[Path]:
     """The control groups that were made here: also those of pools that other tests share."""
     groups = writable_groups()
-    return (
-        {path for parent in groups.parents for path in parent.glob(f"{PREFIX}{os.getpid()}-*")} if groups else set()
-    )
+    return {path for parent in groups.parents for path in parent.glob(f"{PREFIX}{os.getpid()}-*")} if groups else set()
 
 
 def test_nothing_is_left(

@@ -147,8 +147,8 @@ def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -
 
 
 def _only(fds: list[int]) -> None:
-    """Renumber the descriptors: 0, 1 and 2 are standard, 3 is the job, 4 the link of a session, the last one the door of
-    a control group. Close all others."""
+    """Renumber the descriptors: 0, 1 and 2 are standard, 3 is the job, 4 the link of a session, the last one the door
+    of a control group. Close all others."""
     high = [os.dup2(fd, 200 + place) for place, fd in enumerate(fds)]
     for place, fd in enumerate(high):
         os.dup2(fd, place, inheritable=place < 3)

@@ -55,7 +55,7 @@ class Living:
                 null = os.open(os.devnull, os.O_RDWR)
                 try:
                     fds = (null, null, null, theirs.fileno())
-                    # A piece is a fork of the process that holds the variables, so both together may need twice as much.
+                    # A piece is a fork of the process that holds the variables, so both may need twice as much.
                     part = server.part(memory_mb=2 * task.memory_mb + pool.bounds.disk_mb)
                     if part:
                         made.callback(part.remove)

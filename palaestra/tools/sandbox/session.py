@@ -45,7 +45,8 @@ class Session:
     Args:
         pool: the pool in which the session takes a place until `close`.
         files: files that are in the work folder from the start.
-        memory_mb: memory of each process of the session. All together have twice as much, where there are control groups.
+        memory_mb: memory of each process of the session. Where there are control groups, all together have twice as
+            much.
         cpu_s: seconds of processor time of each process. Each piece is a new process.
 
     Raises: PalaestraError, if the pool has no place left.

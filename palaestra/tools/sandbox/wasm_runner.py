@@ -26,9 +26,9 @@ def end_with(parent: int) -> None:
 
 
 def limit(extra: int) -> None:
-    """Limit the data of this process, wherever it is, to what it has now and `extra` bytes more, where Linux counts it.
+    """Limit the data of this process to what it has now and `extra` bytes more, on Linux, which counts it.
 
-    The store's limits hold for each memory and table. This one holds for all together, and for what wasmtime itself needs.
+    The store's limits hold for each memory and table. This one holds for all together and for what wasmtime needs.
     """
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
         now = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))

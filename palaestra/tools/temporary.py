@@ -25,6 +25,7 @@ class TemporaryFolder:
     """
 
     def __init__(self, kind: str) -> None:
+        self._owner = os.getpid()
         place = tempfile.gettempdir()
         _sweep_once(place)
         while True:
@@ -34,9 +35,10 @@ class TemporaryFolder:
                 return
 
     def close(self) -> None:
-        """Remove the folder and all that is in it. Closing twice does nothing."""
-        if self._lock >= 0:
+        """Remove the folder and all that is in it. Closing twice does nothing. In a fork, the folder stays."""
+        if self._lock >= 0 and self._owner == os.getpid():
             shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 

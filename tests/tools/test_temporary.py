@@ -1,6 +1,6 @@
-"""Temporary folders: (1) closing removes them; (2) a folder in use is never swept, that of a killed process is; (3) only
-folders of this kind and of this user are swept; (4) a fork does not remove the folder of its parent; (5) a folder that
-was swept before it was locked is made anew.
+"""Temporary folders: (1) closing removes them; (2) a folder in use is never swept, that of a killed process is;
+(3) only folders of this kind and of this user are swept; (4) a fork does not remove the folder of its parent; (5) a
+folder that was swept before it was locked is made anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Memory of one program among others: (1) a call or session that takes more than its own limit is ended and told so,
-and its neighbors in the same server go on; (2) if all keep their own limits and the total is reached, the one that is ended
-is told that it was not at fault; (3) control groups of both versions get all limits, and an inner group is found
+and its neighbors in the same server go on; (2) if all keep their own limits and the total is reached, the one that is
+ended is told that it was not at fault; (3) control groups of both versions get all limits, and an inner group is found
 guilty only of its own limit; (4) a process that cannot be seen is never killed.
 """
 

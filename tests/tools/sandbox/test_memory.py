@@ -17,6 +17,7 @@ from palaestra.tools.sandbox import PythonPool, Session
 from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.sandbox.cgroups import Deaths, Group, Groups, sweep, writable_groups
 
+LARGE = "x = bytearray(40 << 20)\nx[::4096] = x[::4096]\n"  # so that the kernel chooses the piece and not the head
 GREEDY = "import os, time\nfor n in range({n}): os.write(os.memfd_create('x'), bytes(16 << 20))\nprint('held')"
 DECENT = "x = bytearray({mb} << 20)\nx[::4096] = x[::4096]\nimport time\ntime.sleep(1.5)\nprint('fine')"
 
@@ -40,10 +41,10 @@ def test_1_the_greedy_one_is_ended(pool: PythonPool) -> None:
 
 
 def test_1_sessions(pool: PythonPool) -> None:
-    with Session(pool, memory_mb=64) as greedy, Session(pool, memory_mb=200) as decent:
+    with Session(pool, memory_mb=128) as greedy, Session(pool, memory_mb=200) as decent:
         decent.run("x = bytearray(60 << 20)\nx[::4096] = x[::4096]")
         greedy.run("y = 1")
-        done = greedy.run(GREEDY.format(n=30))
+        done = greedy.run(LARGE + GREEDY.format(n=30))
         assert (done.execution.killed_by, done.execution.oom, done.state) == ("memory", True, "before")
         assert greedy.run("y").execution.out == "1\n"
         assert greedy.run("import os\nos.kill(os.getpid(), 9)").execution.killed_by == "signal"  # not memory again
@@ -61,7 +62,8 @@ def test_2_nobody_is_guilty(pool: PythonPool) -> None:
 
 
 def folder_with(folder: Path, files: dict[str, str]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir()
     for name, content in files.items():
         (folder / name).write_text(content)
     return folder

@@ -9,6 +9,7 @@ from typing import Any
 from palaestra.commands.evaluate import Wanted, playing
 from palaestra.commands.runs import means_a_run, resolve, trained_setup
 from palaestra.data import Play, RunSetup, Trajectory, derive
+from palaestra.data.abilities import tasks_of
 from palaestra.recipe import is_recipe, load
 from palaestra.store.folder import RunFolder
 from palaestra.training.setup import build_setup
@@ -38,7 +39,7 @@ def run(
         resources.enter_context(closing(setup.runner))
         person = "human" in setup.policies
         for number in range(episodes):
-            task = setup.source.tasks("play", 1, derive(seed, number))[0]
+            task = tasks_of(setup.source, "play", 1, derive(seed, number))[0]
             play = Play(task=task, group=f"play-{number}", sample=0, seed=derive(seed, "play", number))
             trajectory = setup.runner.collect([play], temperature=temperature)[0]
             _show(trajectory, whole=not person)

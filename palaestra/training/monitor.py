@@ -61,6 +61,8 @@ def measure(
     metrics |= {f"stop/error/{boundary}": count / len(played) for boundary, count in sorted(failures.items())}
     if batch.kept:
         metrics |= _of_table(batch, shaped)
+    replaced = sum((t.replaced for t in played), Counter[str]())
+    metrics |= {f"replaced/{what}": float(count) for what, count in sorted(replaced.items())}
     metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
     metrics |= _tools(over) | _calls(played)
     return metrics | team_metrics(over, roles) | _versions(not_failed, policies)
@@ -313,6 +315,28 @@ class Teamwork:
         loud = next((role for role, value in share.items() if value >= NEARLY_ALL and len(share) > 1), "")
         said, self.loud = self.loud, loud
         return [f"role {loud} takes {share[loud]:.0%} of the team's tokens"] if loud and loud != said else []
+
+
+@dataclass(slots=True)
+class Replacements:
+    """Reports once that characters or values were replaced, because no file can hold them."""
+
+    told: bool = False
+
+    def check(self, metrics: Mapping[str, float]) -> list[str]:
+        """The line to show after an iteration with these metrics, if it is the first with replacements."""
+        counts = [f"{metrics[name]:.0f} {text}" for name, text in REPLACED.items() if metrics.get(name)]
+        if self.told or not counts:
+            return []
+        self.told = True
+        return [f"in episodes, {', '.join(counts)}: `replaced/…` in metrics.jsonl counts them"]
+
+
+REPLACED = {
+    "replaced/characters": "characters that no file or tokenizer can hold were replaced",
+    "replaced/cut": "very long texts were cut",
+    "replaced/values": "values that JSON lacks were replaced",
+}
 
 
 # ---- guards ---------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import torch
 import palaestra
 from palaestra.bound import BoundPart
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
-from palaestra.data.abilities import HasTasks, has
+from palaestra.data.abilities import HasTasks, has, tasks_of
 from palaestra.data.batches import micro_batches_of
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
@@ -83,7 +83,7 @@ def warm_start(
 
 def demonstrated(source: HasTasks, settings: WarmStartSettings, *, seed: int) -> list[Task]:
     """The tasks that the expert demonstrates."""
-    return source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
+    return tasks_of(source, "train", settings.episodes, derive(seed, "demonstrations"))
 
 
 def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, list[str]]:

@@ -35,7 +35,7 @@ from palaestra.errors import ContractError, ends_run
 
 LONGEST = 4_000_000  # characters of one text: more than a million tokens
 DEEPEST = 100  # levels of lists and mappings
-MOST = 1_000_000  # values of one entry
+MOST = 200_000  # values of one entry
 BITS = 1000  # of a whole number; a float holds 1023
 CHARACTERS, CUT, VALUES = "characters", "cut", "values"  # what is counted
 
@@ -361,13 +361,16 @@ def clean_result(result: Any) -> CleanResult:
     for name in ("observations", "last", "rewards", "info"):
         if not isinstance(getattr(result, name), Mapping):
             raise _wrong(name, getattr(result, name), "a mapping")
+    info = clean_value(result.info, counts) if result.info else {}
+    if not isinstance(info, dict):
+        raise ContractError(where="info", what=f"`info` is a {type(result.info).__name__}, which cannot be read.")
     return CleanResult(
         observations={agent: clean_observation(seen, counts) for agent, seen in result.observations.items()},
         rewards={agent: _reward(agent, amount) for agent, amount in result.rewards.items()},
         terminated=_agents("terminated", result.terminated),
         truncated=_agents("truncated", result.truncated),
         last={agent: clean_observation(seen, counts) for agent, seen in result.last.items()} if result.last else {},
-        info=clean_value(result.info, counts) if result.info else {},
+        info=info,
         replaced=counts,
     )
 

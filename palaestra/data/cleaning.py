@@ -296,8 +296,8 @@ def _legal(given: Any, counts: Counts) -> Any:
 def _records(given: Any, where: str, counts: Counts) -> Any:
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(one, Mapping) for one in given):
         raise _wrong(where, given, "a list of mappings")
-    if where.endswith("messages") and not all(isinstance(one.get("role"), str) and "content" in one for one in given):
-        raise ContractError(where=where, what="a message of an observation has no `role`, or no `content`.")
+    if where.endswith("messages") and not all(isinstance(one.get("role"), str) for one in given):
+        raise ContractError(where=where, what="a message of an observation has no `role`.")
     return clean_value(given, counts)
 
 

@@ -170,8 +170,6 @@ class Agent:
                 where=f"program, role {self.name}",
                 what=f"it is shown a {type(shown).__name__}; it must be an Observation or a text.",
             )
-        if observation is not self.episode.pending.get(self.name):  # those of the environment have been cleaned
-            observation = clean_observation(observation, self.episode.trajectory.replaced)
         if self.role.prompt is not None:
             if observation.text is None and not observation.messages:
                 raise EpisodeFailure(
@@ -367,6 +365,8 @@ class Episode:
         """
         if self.over:
             raise asyncio.CancelledError
+        if observation is not self.pending.get(agent.name):  # those of the environment have been cleaned
+            observation = clean_observation(observation, self.trajectory.replaced)
         began = time.monotonic()
         turns = max(self.env_steps, agent.acts)
         reason = self.limits.reached(turns=turns, tokens=self.sampled_tokens, seconds=began - self.started)

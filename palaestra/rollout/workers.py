@@ -131,7 +131,7 @@ def _portable(error: BaseException) -> tuple[bytes, str]:
     text = "".join(traceback.format_exception_only(error)).strip()
     try:
         return pickle.dumps(error), text
-    except Exception:
+    except BaseException:  # pickling runs code of the error
         return pickle.dumps(RuntimeError(text)), text
 
 

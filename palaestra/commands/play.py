@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.commands.evaluate import Wanted, playing
 from palaestra.commands.runs import means_a_run, resolve, trained_setup
 from palaestra.data import Play, RunSetup, Trajectory, derive
-from palaestra.data.abilities import tasks_of
 from palaestra.recipe import is_recipe, load
 from palaestra.store.folder import RunFolder
 from palaestra.training.setup import build_setup

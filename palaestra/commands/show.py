@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.commands.runs import resolve
 from palaestra.data import Play, Step, ToolCall, derive
-from palaestra.data.abilities import tasks_of
 from palaestra.data.trajectory import Picture
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.tools.tool import example_of

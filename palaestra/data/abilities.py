@@ -9,16 +9,14 @@ For an environment without a list, `abilities_of` looks for the members of each 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from palaestra.data.cleaning import Counts, clean_value
 from palaestra.data.interaction import Action, StepResult
 from palaestra.data.task import Task, content_digest
-from palaestra.errors import ContractError, PalaestraError, described, ends_run, nearest
+from palaestra.errors import ContractError, nearest
 
 if TYPE_CHECKING:
     from palaestra.data.trajectory import Trajectory
@@ -289,36 +287,6 @@ def require(environment: Any, ability: str, *, where: str, what: str = "", remed
             remedy=remedy or f"Give it {_wanted(ability)}.",
         )
     return environment
-
-
-def tasks_of(environment: Any, split: str, n: int, seed: int) -> list[Task]:
-    """What `environment.tasks(split, n, seed)` gives.
-
-    Raises: ContractError, if it raises, or gives anything but tasks that can be stored; MissingExtra.
-    """
-    where = f"environment {_name(environment)}, tasks(split={split!r}, n={n}, seed={seed})"
-    try:
-        tasks = list(environment.tasks(split, n, seed))
-    except PalaestraError:
-        raise
-    except BaseException as error:
-        if ends_run(error):
-            raise
-        raise ContractError(
-            where=where, what=described(error), remedy="Correct `tasks`: without tasks nothing can be played."
-        ) from error
-    counts: Counts = Counter()
-    for task in tasks:
-        if not isinstance(task, Task):
-            raise ContractError(where=where, what=f"it gave a {type(task).__name__}, not a Task.")
-        clean_value((task.env, task.key, task.params), counts)
-        if counts:
-            raise ContractError(
-                where=where,
-                what=f"the task with seed {task.seed} has a text or a value that no file can hold.",
-                remedy="Leave out control characters, halves of characters, and values that JSON lacks.",
-            )
-    return tasks
 
 
 def content_of(environment: Any, task: Task) -> str | None:

@@ -180,7 +180,7 @@ class Trajectory:
         next_prompts: per agent, the prompt ids of that observation; a critic gives `bootstrap_value` after them.
         info: the environment's last info.
         replaced: how many characters, texts and values were replaced because no file can hold them, as
-            `palaestra.data.cleaning` says.
+            `palaestra.boundary.cleaning` says.
     """
 
     task: Task

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Task, Trajectory, derive
-from palaestra.data.abilities import HasTasks, tasks_of
+from palaestra.data.abilities import HasTasks
 from palaestra.registry import PositiveInt, register
 
 

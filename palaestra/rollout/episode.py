@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
+from palaestra.boundary.cleaning import clean_action, clean_observation, clean_result
 from palaestra.chat import ContextFull
 from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory, derive
-from palaestra.data.cleaning import CleanResult, clean_action, clean_observation, clean_result
 from palaestra.data.protocols import Response, Sampling, Session, complete
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, described, ends_run, nearest
 from palaestra.rollout.faults import current_task, is_ended
@@ -454,7 +454,7 @@ class Episode:
             self.actors[agent] = name
         return by_agent
 
-    def _take(self, call: str, given: Any) -> CleanResult:
+    def _take(self, call: str, given: Any) -> StepResult:
         """Store the environment's observations as pending, and write its info to trajectory and steps.
 
         Returns: the result without what cannot be stored. Raises: EpisodeFailure, which names the environment.
@@ -465,7 +465,7 @@ class Episode:
         except BaseException as error:  # the values may have code of their own
             raise failure(environment, call, error) from error
         refuse_result(result, self.names, environment=environment, turn=len(self.trajectory.steps))
-        self.trajectory.replaced.update(result.replaced)
+        self.trajectory.replaced.update(result.replaced or {})
         shown = {**result.observations, **result.last}
         self.pending = {self.actors.get(agent, agent): observation for agent, observation in shown.items()}
         self.trajectory.info = {**self.trajectory.info, **result.info}

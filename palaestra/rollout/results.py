@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.boundary.cleaning import clean_action, clean_text, clean_value
 from palaestra.columns import may_be_missing
-from palaestra.data import Action, StopReason, Trajectory
-from palaestra.data.cleaning import CleanResult, clean_action, clean_text, clean_value
+from palaestra.data import Action, StepResult, StopReason, Trajectory
 from palaestra.errors import ContractError, EpisodeFailure
 
 OUTCOMES = ("success", "score")  # names in an environment's info that give the outcome
@@ -34,7 +34,7 @@ def agents_of(environment: Any) -> tuple[str, ...]:
     return names
 
 
-def refuse_result(result: CleanResult, agents: Collection[str], *, environment: str, turn: int) -> None:
+def refuse_result(result: StepResult, agents: Collection[str], *, environment: str, turn: int) -> None:
     """Refuse agents that do not exist, and wrong numbers. Raises: EpisodeFailure.
 
     Args:
@@ -51,6 +51,16 @@ def refuse_result(result: CleanResult, agents: Collection[str], *, environment: 
                     remedy="Run palaestra.testing.check_environment on it.",
                 )
     _refuse_info(result.info, environment=environment, turn=turn)
+
+
+def no_observation(environment: str) -> EpisodeFailure:
+    """The failure of an episode whose `reset` shows nothing to any agent."""
+    return EpisodeFailure(
+        boundary="environment",
+        where=f"environment {environment}, reset",
+        what="it gave no observation, so that no agent can act.",
+        remedy="Give the observation of each agent who acts first.",
+    )
 
 
 def _refuse_info(info: Mapping[str, Any], *, environment: str, turn: int) -> None:

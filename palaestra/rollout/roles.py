@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from palaestra.boundary.cleaning import Counts
 from palaestra.chat.readers import Bare, Reader
 from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.template_tools import call_in_words, result_of
 from palaestra.data import Action, Observation, Step, ToolCall
 from palaestra.data.abilities import has
-from palaestra.data.cleaning import Counts
 from palaestra.data.protocols import Policy, Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import declared as declared_by

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from palaestra.boundary.cleaning import clean_text
 from palaestra.data import Failure, Play, RunSetup, StopReason, Trajectory
-from palaestra.data.cleaning import clean_text
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError, described, ends_run
 from palaestra.registry import register, registration

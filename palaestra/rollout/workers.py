@@ -25,9 +25,9 @@ from typing import Any
 import cloudpickle
 
 from palaestra import own_files, own_objects
+from palaestra.boundary.cleaning import clean_result
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
-from palaestra.data.cleaning import clean_result
 from palaestra.errors import ContractError, described
 from palaestra.rollout.faults import current_task, is_ended
 from palaestra.rollout.hosts import CLOSING, failure, hung, refuse_missing

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pydantic
 
-from palaestra.data.cleaning import Counts, clean_text
+from palaestra.boundary.cleaning import Counts, clean_text
 
 
 class Shown(NamedTuple):
@@ -24,7 +24,7 @@ def render(value: Any, most: int, counts: Counts | None = None) -> Shown:
     """A result as text of at most `most` characters. A text that was cut ends with a note about the rest.
 
     Args:
-        counts: counts the characters that no file can hold, which are replaced (`palaestra.data.cleaning`).
+        counts: counts the characters that no file can hold, which are replaced (`palaestra.boundary.cleaning`).
     """
     if isinstance(value, str):
         return _cut(value[: most + 1], most, len(value), "characters", counts)

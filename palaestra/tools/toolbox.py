@@ -12,8 +12,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from palaestra.boundary.cleaning import Counts
 from palaestra.data import Action, StopReason, ToolCall
-from palaestra.data.cleaning import Counts
 from palaestra.errors import FAULTS, ContractError, MissingExtra, ends_run, nearest
 from palaestra.tools.calls import Parsed
 from palaestra.tools.formats import format_of

@@ -18,7 +18,7 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
 from palaestra.training.checkpoint import RunState, load_checkpoint
-from palaestra.training.monitor import Guard, Panel, Replacements, Teamwork, measure, spent
+from palaestra.training.monitor import Guard, Panel, Teamwork, measure, spent
 from palaestra.training.parallel import refuse_interrupted
 from palaestra.training.passes import fill_columns, plan_passes, reader
 from palaestra.training.progress import Progress
@@ -97,7 +97,6 @@ class Trainer:
         self.guard = self.state.guard = Guard(self.settings.training)
         self.state.panel = self.panel
         self.shaped = any(part.name != "environment" for part in self.settings.reward)
-        self.replacements = Replacements()
         self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
         self.keeper = Keeper(self.folder, self.state, self.log, self.settings.training, self.setup.ranks)
 
@@ -141,7 +140,7 @@ class Trainer:
         metrics |= self.experience.publish(batch, self.step)
         if self.setup.engine is not None:
             self.setup.engine.wake()
-        for line in (*self.teamwork.check(metrics), *self.replacements.check(metrics)):
+        for line in self.teamwork.check(metrics):
             self.progress.note(line)
         self.step += 1
         self.count(batch.played)
@@ -197,4 +196,3 @@ class Trainer:
             self.episodes.drop(self.step, f"eval/{self.panel.name}")
         for line in self.log.metrics.read():
             self.teamwork.check(line)
-            self.replacements.check(line)

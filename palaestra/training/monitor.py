@@ -317,28 +317,6 @@ class Teamwork:
         return [f"role {loud} takes {share[loud]:.0%} of the team's tokens"] if loud and loud != said else []
 
 
-@dataclass(slots=True)
-class Replacements:
-    """Reports once that characters or values were replaced, because no file can hold them."""
-
-    told: bool = False
-
-    def check(self, metrics: Mapping[str, float]) -> list[str]:
-        """The line to show after an iteration with these metrics, if it is the first with replacements."""
-        counts = [f"{metrics[name]:.0f} {text}" for name, text in REPLACED.items() if metrics.get(name)]
-        if self.told or not counts:
-            return []
-        self.told = True
-        return [f"in episodes, {', '.join(counts)}: `replaced/…` in metrics.jsonl counts them"]
-
-
-REPLACED = {
-    "replaced/characters": "characters that no file or tokenizer can hold were replaced",
-    "replaced/cut": "very long texts were cut",
-    "replaced/values": "values that JSON lacks were replaced",
-}
-
-
 # ---- guards ---------------------------------------------------------------------------------------------
 LOWER = "  • a lower `optimizer.lr`, or `training.stop_kl`, which ends the updates of an iteration early,\n"
 SOLVED = 0.999  # from this mean outcome on, iterations without signal do not stop the run

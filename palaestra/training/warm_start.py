@@ -22,8 +22,9 @@ import torch
 
 import palaestra
 from palaestra.bound import BoundPart
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
-from palaestra.data.abilities import HasTasks, has, tasks_of
+from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu

@@ -14,6 +14,7 @@ threads, in processes, and asynchronously. Each rule is checked by the test of t
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import json
 import sys
@@ -46,6 +47,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "vector": {"runner": VectorRunner},
     "threads": {"workers": 4},
     "processes": {"workers": 2, "worker_kind": "process"},
+    "loop, large values too": {},
 }
 SHORT = ("loop", "vector", "threads")
 KINDS = [pytest.param(way, marks=() if way in SHORT else pytest.mark.slow) for way in (*WAYS, "asynchronous")]
@@ -87,8 +89,12 @@ def plays_of(names: list[str]) -> list[Play]:
     ]
 
 
-ALL = plays_of(list(FAULTS))
-GOOD = [one for one in ALL if BAD not in one.task.params]
+HEAVY = [name for name in FAULTS if name.endswith((" long message", " long text", " of billions", " 10 MB"))]
+
+
+def names_of(way: str) -> list[str]:
+    """The faults that are played in this way. The quick tests leave out the largest values."""
+    return [name for name in FAULTS if way not in SHORT or name not in HEAVY]
 
 
 def asynchronously(plays: list[Play], folder: Path) -> list[Trajectory]:
@@ -114,7 +120,8 @@ def asynchronously(plays: list[Play], folder: Path) -> list[Trajectory]:
 @functools.cache
 def played(way: str, folder: Path, *, good: bool = False) -> dict[tuple[str, int], Trajectory]:
     """All episodes, or only the good ones, by fault and sample."""
-    plays = GOOD if good else ALL
+    plays = plays_of(names_of(way))
+    plays = [one for one in plays if BAD not in one.task.params] if good else plays
     if way == "asynchronous":
         found = asynchronously(plays, folder / f"{good}")
     else:
@@ -138,21 +145,21 @@ def line(trajectory: Trajectory) -> str:
 def end_of(trajectory: Trajectory) -> str:
     """What became of the episode: the boundary of its failure, or whether something was replaced."""
     if trajectory.error is not None:
-        assert trajectory.stop is StopReason.ERROR and trajectory.outcome is None
+        assert trajectory.stop is StopReason.ERROR
         return trajectory.error.boundary
     return REPLACED if trajectory.replaced else FINE
 
 
 def test_there_are_enough_faults() -> None:
-    assert len(FAULTS) >= 100
+    assert len(FAULTS) - len(HEAVY) >= 100
 
 
 @pytest.mark.parametrize("way", KINDS)
 def test_1_the_fault_is_recorded(way: str, folder: Path) -> None:
     found = played(way, folder)
-    ends = {name: end_of(found[name, 1]) for name in FAULTS}
-    assert ends == {name: end for name, (end, _) in FAULTS.items()}
-    for name in FAULTS:
+    ends = {name: (end_of(found[name, 1]), FAULTS[name][0]) for name in names_of(way)}
+    assert {name: end for name, end in ends.items() if end[0] != end[1]} == {}
+    for name in ends:
         error = found[name, 1].error
         if error is not None and error.boundary == ENVIRONMENT:
             assert "environment " in error.message and len(error.message) <= 10_000, name
@@ -161,7 +168,7 @@ def test_1_the_fault_is_recorded(way: str, folder: Path) -> None:
 @pytest.mark.parametrize("way", KINDS)
 def test_2_the_others_are_untouched(way: str, folder: Path) -> None:
     found, alone = played(way, folder), played(way, folder, good=True)
-    assert len(alone) == len(GOOD) == 2 * len(FAULTS)
+    assert len(alone) == 2 * len(names_of(way))
     for name, one in alone.items():
         assert one.stop is StopReason.COMPLETED and line(found[name]) == line(one)
 
@@ -173,7 +180,8 @@ def test_3_everything_can_be_stored(way: str, folder: Path) -> None:
         text = line(one)
         assert "\x00" not in text and "\x1b" not in text and text.encode(), name
         assert line(from_json(json.loads(text))) == text, name
-    table = StepTable.from_trajectories([one for one in found.values() if one.error is None])
+    fine = [dataclasses.replace(one, group=one.id) for one in found.values() if one.error is None]
+    table = StepTable.from_trajectories(fine)
     assert bool(table["reward"].isfinite().all())
 
 

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Task, derive
-from palaestra.data.abilities import content_of, tasks_of
+from palaestra.data.abilities import content_of
 from palaestra.data.task import content_digest
 from palaestra.errors import InvalidData, UnknownName, nearest
 from palaestra.registry import part

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pydantic
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import StopReason, Task, Trajectory, derive
-from palaestra.data.abilities import HasTasks, difficulty_of, tasks_of
+from palaestra.data.abilities import HasTasks, difficulty_of
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import Fraction, NonNegative, PositiveInt, register
 

@@ -15,8 +15,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, Task, Trajectory, derive
-from palaestra.data.abilities import content_of, tasks_of
+from palaestra.data.abilities import content_of
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.recipe import load
 from palaestra.training.settings import RunSettings

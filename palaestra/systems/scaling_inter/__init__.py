@@ -8,8 +8,9 @@ environments are in `palaestra/envs/adapters`. This file is the sampler `growing
 
 from __future__ import annotations
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, derive
-from palaestra.data.abilities import HasTasks, tasks_of
+from palaestra.data.abilities import HasTasks
 from palaestra.errors import RecipeError
 from palaestra.registry import PositiveInt, register
 

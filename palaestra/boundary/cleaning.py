@@ -337,26 +337,19 @@ def _clean_call(call: Any, counts: Counts) -> ToolCall:
 
 
 # ---- what environments return -----------------------------------------------------------------------------
-@dataclass(slots=True, kw_only=True, eq=False)
-class CleanResult(StepResult):
-    """A `StepResult` that has been cleaned. `replaced` counts what was replaced."""
-
-    replaced: Counts = field(default_factory=Counter)
-
-
-def clean_result(result: Any) -> CleanResult:
-    """What `reset` or `step` returned, in a form that can be stored. Rewards become floats.
+def clean_result(result: Any) -> StepResult:
+    """What `reset` or `step` returned, in a form that can be stored. Rewards become floats. `replaced` is set.
 
     Raises: ContractError, for a value that is no StepResult, or a field of another type.
     """
-    if isinstance(result, CleanResult):
-        return result
     if not isinstance(result, StepResult):
         raise ContractError(
             where="environment",
             what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
             remedy="Run palaestra.testing.check_environment on it.",
         )
+    if isinstance(result.replaced, Counter):
+        return result
     counts: Counts = Counter()
     for name in ("observations", "last", "rewards", "info"):
         if not isinstance(getattr(result, name), Mapping):
@@ -364,7 +357,7 @@ def clean_result(result: Any) -> CleanResult:
     info = clean_value(result.info, counts) if result.info else {}
     if not isinstance(info, dict):
         raise ContractError(where="info", what=f"`info` is a {type(result.info).__name__}, which cannot be read.")
-    return CleanResult(
+    return StepResult(
         observations={agent: clean_observation(seen, counts) for agent, seen in result.observations.items()},
         rewards={agent: _reward(agent, amount) for agent, amount in result.rewards.items()},
         terminated=_agents("terminated", result.terminated),

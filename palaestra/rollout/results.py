@@ -103,7 +103,7 @@ def is_no_number(name: str, value: Any) -> bool:
     if not isinstance(value, float | np.floating):
         return False
     if np.isfinite(value):
-        return bool(abs(value) > LARGEST)
+        return abs(float(value)) > LARGEST
     return not (may_be_missing(name) and np.isnan(value))
 
 

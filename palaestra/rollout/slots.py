@@ -57,9 +57,11 @@ class SeparateSlots:
 
     def reset(self, tasks: Mapping[int, Task]) -> dict[int, Arrival]:
         """Start one task in each of these slots."""
-        return {
-            slot: self._unreadable.pop(slot, None) or self._call(slot, "reset", task) for slot, task in tasks.items()
-        }
+        return {slot: self._reset(slot, task) for slot, task in tasks.items()}
+
+    def _reset(self, slot: int, task: Task) -> Arrival:
+        unreadable = self._unreadable.pop(slot, None)
+        return self._call(slot, "reset", task) if unreadable is None else unreadable
 
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
         """Act in each of these slots."""

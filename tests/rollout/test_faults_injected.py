@@ -93,8 +93,8 @@ HEAVY = [name for name in FAULTS if name.endswith((" long message", " long text"
 
 
 def names_of(way: str) -> list[str]:
-    """The faults that are played in this way. The quick tests leave out the largest values."""
-    return [name for name in FAULTS if way not in SHORT or name not in HEAVY]
+    """The faults that are played in this way. Only one way has the largest values, which take a minute to write."""
+    return [name for name in FAULTS if way.endswith("large values too") or name not in HEAVY]
 
 
 def asynchronously(plays: list[Play], folder: Path) -> list[Trajectory]:
@@ -102,7 +102,7 @@ def asynchronously(plays: list[Play], folder: Path) -> list[Trajectory]:
     recipe = {
         "environment": f"{Path(__file__).with_name('injected.py')}:Faulty",
         "policies": {"main": {"policy": {"network": {"hidden": [8]}}}},
-        "rollout": {"tasks": 4, "group": 1, "max_turns": 4},
+        "rollout": {"tasks": 4, "group": 2, "max_turns": 4},
         "training": {"iterations": 1, "max_staleness": 1, "threads": 1},
     }
     made = build_setup(load([recipe]).settings)

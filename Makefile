@@ -10,7 +10,7 @@ CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings.py palaestra/endpoints.py palaestra/api.py palaestra/own_objects.py palaestra/interruption.py palaestra/options.py palaestra/registry.py palaestra/recipe palaestra/catalogue \
-	palaestra/data palaestra/algebra palaestra/parts palaestra/replay palaestra/systems palaestra/teams palaestra/rollout \
+	palaestra/data palaestra/boundary palaestra/algebra palaestra/parts palaestra/replay palaestra/systems palaestra/teams palaestra/rollout \
 	palaestra/training palaestra/evaluation palaestra/store palaestra/launch palaestra/engines palaestra/models \
 	palaestra/chat palaestra/policies palaestra/gateway palaestra/commands)
 CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.py docs/site_pages)

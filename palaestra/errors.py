@@ -21,8 +21,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-# What fails one episode if the code of a user, such as an environment or a tool, raises it: `exit()` must end no run.
+# What fails one call of a tool if the code of a user raises it: `exit()` must end no run.
 FAULTS = (Exception, SystemExit)
+
+
+def ends_run(error: BaseException) -> bool:
+    """Whether an error ends the run, also where the code of a user raised it: Ctrl-C or a signal, alone or in a group.
+
+    Everything else that an environment, a program, a policy or a tool raises fails one episode.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return any(ends_run(single) for single in error.exceptions)
+    return isinstance(error, KeyboardInterrupt)
+
+
+def described(error: BaseException) -> str:
+    """An error as `ValueError: no such door`. An error whose message cannot be read has its type only.
+
+    >>> described(KeyError("door"))
+    "KeyError: 'door'"
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose message cannot be read"
 
 
 class PalaestraError(Exception):

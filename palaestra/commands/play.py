@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.commands.evaluate import Wanted, playing
 from palaestra.commands.runs import means_a_run, resolve, trained_setup
 from palaestra.data import Play, RunSetup, Trajectory, derive
@@ -38,7 +39,7 @@ def run(
         resources.enter_context(closing(setup.runner))
         person = "human" in setup.policies
         for number in range(episodes):
-            task = setup.source.tasks("play", 1, derive(seed, number))[0]
+            task = tasks_of(setup.source, "play", 1, derive(seed, number))[0]
             play = Play(task=task, group=f"play-{number}", sample=0, seed=derive(seed, "play", number))
             trajectory = setup.runner.collect([play], temperature=temperature)[0]
             _show(trajectory, whole=not person)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.commands.runs import resolve
 from palaestra.data import Play, Step, ToolCall, derive
 from palaestra.data.trajectory import Picture
@@ -19,7 +20,7 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
     """Play one turn of an evaluation task with fresh policies, and print the first prompt of each role that acted."""
     settings = resolve(recipe, smoke=smoke).settings
     setup = build_setup(settings)
-    (task,) = setup.source.tasks("eval", 1, settings.seed)
+    (task,) = tasks_of(setup.source, "eval", 1, settings.seed)
     play = Play(task=task, group="show", sample=0, seed=derive(settings.seed, "show"))
     runner = EpisodeRunner(setup, settings.rollout.model_copy(update={"max_turns": 1}))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -114,6 +115,7 @@ class StepResult:
             acts of this step. `invocation` and `parent` say to which call an act belongs and in which turn that was
             made. Numbers become columns of the table, unless the library has a column of that name (`Marks`, and the
             outputs of policies).
+        replaced: set by the library; how much was replaced because no file can hold it. None: not yet cleaned.
     """
 
     observations: Mapping[str, Observation]
@@ -122,3 +124,4 @@ class StepResult:
     truncated: frozenset[str] = frozenset()
     last: Mapping[str, Observation] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    replaced: Counter[str] | None = None

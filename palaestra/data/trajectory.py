@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -178,6 +179,8 @@ class Trajectory:
         last: per agent, the observation after its last step, if the episode was cut off.
         next_prompts: per agent, the prompt ids of that observation; a critic gives `bootstrap_value` after them.
         info: the environment's last info.
+        replaced: how many characters, texts and values were replaced because no file can hold them, as
+            `palaestra.boundary.cleaning` says.
     """
 
     task: Task
@@ -191,6 +194,7 @@ class Trajectory:
     last: dict[str, Observation] = field(default_factory=dict)
     next_prompts: dict[str, NextPrompt] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    replaced: Counter[str] = field(default_factory=Counter)
 
     @property
     def id(self) -> str:

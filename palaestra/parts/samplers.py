@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Task, Trajectory, derive
 from palaestra.data.abilities import HasTasks
 from palaestra.registry import PositiveInt, register
@@ -22,7 +23,7 @@ def uniform(source: HasTasks, iteration: int, count: int, seed: int) -> list[Tas
         count: number of tasks.
         seed: of the run.
     """
-    return source.tasks("train", count, derive(seed, "tasks", iteration))
+    return tasks_of(source, "train", count, derive(seed, "tasks", iteration))
 
 
 @register("sampler", "repeated")
@@ -72,9 +73,9 @@ class TrainingSet:
     def take(self, source: HasTasks, iteration: int, count: int, seed: int) -> list[Task]:
         """The tasks of an iteration. Every task of the set is played once before any comes again."""
         if self._size is None:
-            return source.tasks("train", count, derive(seed, "tasks", iteration))
+            return tasks_of(source, "train", count, derive(seed, "tasks", iteration))
         if not self._tasks:
-            self._tasks = source.tasks("train", self._size, derive(seed, "training set"))
+            self._tasks = tasks_of(source, "train", self._size, derive(seed, "training set"))
         size = len(self._tasks)
         places = range(iteration * count, (iteration + 1) * count)
         orders = {

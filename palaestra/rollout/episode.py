@@ -7,7 +7,6 @@ wrap these two: branches and windows answer from a record, and lock step waits f
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from bisect import insort
 from collections.abc import Callable, Mapping
@@ -16,20 +15,19 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
+from palaestra.boundary.cleaning import clean_action, clean_observation, clean_result
 from palaestra.chat import ContextFull
-from palaestra.columns import may_be_missing
 from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory, derive
 from palaestra.data.protocols import Response, Sampling, Session, complete
-from palaestra.errors import FAULTS, ContractError, EpisodeFailure, PalaestraError, nearest
-from palaestra.rollout.hosts import Host
+from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, described, ends_run, nearest
+from palaestra.rollout.faults import current_task, is_ended
+from palaestra.rollout.hosts import Host, failure
 from palaestra.rollout.limits import Activity, LimitReached, Limits
+from palaestra.rollout.results import clean_notes, outcome_of, refuse_notes, refuse_result, refuse_reward
 from palaestra.rollout.roles import AgentTools, Role, declared, refuse_hidden_tools, tools_of
 
 CONVERSATION = 4096  # the segments of a role's k-th conversation have numbers from k · CONVERSATION on
 PAGE = 2**31 * CONVERSATION  # from its 4096th segment on, a conversation has numbers in further pages
-RESULTS = ("success", "score")  # names in an environment's info that give the outcome
 Shown = Observation | str  # what a program may show an agent
 Key = tuple[Any, ...]  # group, sample and role, and the number of a call
 OpenSession = Callable[[Role, Sampling, Key], Session]
@@ -95,6 +93,7 @@ class Agent:
                 results = await self.tools.run(said, step, last=left == 0)
             if results is None:
                 break
+            self.episode.trajectory.replaced.update(results.replaced)
             observation = self.tools.shown(observation, said, results)
         if self.tools is None or not self.tools.act(step):
             self.role.read(step)
@@ -102,15 +101,26 @@ class Agent:
 
     async def answer(self, turn: Turn) -> Response:
         """The policy's response. Raises: EpisodeFailure, boundary "engine", if the policy or its engine fails."""
+        task = current_task()
         try:
-            return await self.session.act(turn.observation, seed=turn.seed)
-        except (ContextFull, LimitReached, EpisodeFailure, asyncio.CancelledError):
+            response = await self.session.act(turn.observation, seed=turn.seed)
+            return self.cleaned(response)
+        except (ContextFull, LimitReached, EpisodeFailure, GeneratorExit):
             raise
-        except FAULTS as error:
-            what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            if ends_run(error) or is_ended(error, task):
+                raise
+            what = error.what if isinstance(error, PalaestraError) else described(error)
             remedy = error.remedy if isinstance(error, PalaestraError) else ""
             where = f"agent {self.name}, policy {self.policy}"
             raise EpisodeFailure(boundary="engine", where=where, what=what, remedy=remedy) from error
+
+    def cleaned(self, response: Any) -> Response:
+        """The response with an action that can be stored. Raises: ContractError, for anything but a response."""
+        if not isinstance(response, Response):
+            raise ContractError(where="act", what=f"`act` must return a Response, found {type(response).__name__}.")
+        action = clean_action(response.action, self.episode.trajectory.replaced)
+        return response if action is response.action else replace(response, action=action)
 
     async def ask(self, shown: Shown, parse: Callable[[str], Any], **place: Any) -> Any:
         """Act, and parse the text of the response, by the role's own parser if the recipe names one, else by `parse`.
@@ -133,6 +143,7 @@ class Agent:
         """
         action = Action(text=action, value=action) if isinstance(action, str) else action
         view = self.view(shown)
+        action = clean_action(action, self.episode.trajectory.replaced)
         action = action if self.tools is None else self.tools.demonstrated(action)
         with self.episode.turn(self, view) as turn:
             step = turn.file(self.session.record(turn.observation, self.role.written(action)))
@@ -354,6 +365,8 @@ class Episode:
         """
         if self.over:
             raise asyncio.CancelledError
+        if observation is not self.pending.get(agent.name):  # those of the environment have been cleaned
+            observation = clean_observation(observation, self.trajectory.replaced)
         began = time.monotonic()
         turns = max(self.env_steps, agent.acts)
         reason = self.limits.reached(turns=turns, tokens=self.sampled_tokens, seconds=began - self.started)
@@ -368,14 +381,10 @@ class Episode:
     def reward(self, agent: str, amount: float, *, step: Step | None = None) -> None:
         """Add to the reward of the agent's last step, or of another step of it, and to the agent's return."""
         amount = float(amount)
-        if not math.isfinite(amount):
-            raise EpisodeFailure(
-                boundary="environment",
-                where=f"environment {self.setup.environment_name}, agent {agent}, turn {len(self.trajectory.steps)}",
-                what=f"the reward is {amount}.",
-                remedy="Rewards must be finite numbers; correct the environment's `step`.",
-            )
-        self.trajectory.returns[agent] = self.trajectory.returns.get(agent, 0.0) + amount
+        total = self.trajectory.returns.get(agent, 0.0) + amount
+        environment, turn = self.setup.environment_name, len(self.trajectory.steps)
+        refuse_reward(amount, total, environment=environment, agent=agent, turn=turn)
+        self.trajectory.returns[agent] = total
         earned = step or self.latest.get(agent)
         if earned is not None:
             earned.reward += amount
@@ -386,9 +395,8 @@ class Episode:
     async def reset(self) -> StepResult:
         """Set the task up. Raises: EpisodeFailure(boundary="environment")."""
         with self.activity.busy():
-            result = await self.host.reset(self.play.task)
-        self._take(result)
-        return result
+            given = await self.host.reset(self.play.task)
+        return self._take("reset", given)
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
         """Act in the environment. Its rewards are added to the last steps of the agents that get them.
@@ -402,11 +410,11 @@ class Episode:
         """
         actions_of_agents, began = self._by_agent(actions), time.monotonic()
         with self.activity.busy():
-            result = await self.host.step(actions_of_agents)
+            given = await self.host.step(actions_of_agents)
         for agent in actions.keys() & self.latest.keys():
             self.latest[agent].seconds += time.monotonic() - began
         self.env_steps += 1
-        self._take(result)
+        result = self._take("step", given)
         for agent, reward in result.rewards.items():
             self.reward(self.actors.get(agent, agent), reward)
         for marked, name in ((result.terminated, "terminated"), (result.truncated, "truncated")):
@@ -446,39 +454,27 @@ class Episode:
             self.actors[agent] = name
         return by_agent
 
-    def _take(self, result: StepResult) -> None:
-        """Store the environment's observations as pending, and write its rewards and info to trajectory and steps."""
-        if not isinstance(result, StepResult):
-            raise ContractError(
-                where=f"environment {self.setup.environment_name}",
-                what=f"`step` and `reset` must return a StepResult, found {type(result).__name__}.",
-                remedy="Run palaestra.testing.check_environment on it.",
-            )
-        self._refuse_info(result.info)
+    def _take(self, call: str, given: Any) -> StepResult:
+        """Store the environment's observations as pending, and write its info to trajectory and steps.
+
+        Returns: the result without what cannot be stored. Raises: EpisodeFailure, which names the environment.
+        """
+        environment = self.setup.environment_name
+        try:
+            result = clean_result(given)
+        except BaseException as error:  # the values may have code of their own
+            raise failure(environment, call, error) from error
+        refuse_result(result, self.names, environment=environment, turn=len(self.trajectory.steps))
+        self.trajectory.replaced.update(result.replaced or {})
         shown = {**result.observations, **result.last}
         self.pending = {self.actors.get(agent, agent): observation for agent, observation in shown.items()}
         self.trajectory.info = {**self.trajectory.info, **result.info}
-        for name, given in result.info.items():
-            if isinstance(given, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
-                for agent, value in given.items():
+        for name, value in result.info.items():
+            if isinstance(value, Mapping):  # {"process": {agent: 0.5}} belongs to the agents' last steps
+                for agent, part in value.items():
                     if (role := self.actors.get(agent, agent)) in self.latest:
-                        _annotate(self.latest[role], name, value)
-
-    def _refuse_info(self, info: Mapping[str, Any]) -> None:
-        """Refuse a wrong number, result or stop reason in the environment's info. Raises: EpisodeFailure."""
-        for name, given in info.items():
-            of_agents = isinstance(given, Mapping) and name not in RESULTS
-            for agent, value in given.items() if of_agents else [("", given)]:
-                fault = _fault(name, value)
-                if fault is not None:
-                    raise EpisodeFailure(
-                        boundary="environment",
-                        where=f"environment {self.setup.environment_name}, info, {f'agent {agent}, ' if agent else ''}"
-                        f"turn {len(self.trajectory.steps)}",
-                        what=fault,
-                        options=[reason.value for reason in StopReason] if name == "stop" else [],
-                        remedy="Numbers must be finite; leave a name out where there is none.",
-                    )
+                        _annotate(self.latest[role], name, part)
+        return result
 
     # ---- the end ------------------------------------------------------------------------------------------
     def finish(self, reason: StopReason) -> Trajectory:
@@ -492,8 +488,9 @@ class Episode:
         if reason is StopReason.COMPLETED and "stop" in trajectory.info:
             reason = StopReason(trajectory.info["stop"])
         trajectory.stop = reason
+        clean_notes(trajectory)
         if reason is not StopReason.ERROR:
-            _refuse_notes(trajectory)
+            refuse_notes(trajectory)
         over = reason not in (StopReason.ERROR, StopReason.SUSPENDED)
         for name, agent in self.agents.items():
             last = self.latest.get(name)
@@ -509,7 +506,7 @@ class Episode:
             agent.session.end(None)
             if agent.last is not None and over:
                 _end(agent.last, cut=agent.cut is not None)
-        trajectory.outcome = None if reason is StopReason.SUSPENDED else _outcome(trajectory)
+        trajectory.outcome = None if reason is StopReason.SUSPENDED else outcome_of(trajectory.info)
         return trajectory
 
     def _unanswered(self, agent: Agent) -> Observation | None:
@@ -533,46 +530,6 @@ def _annotate(step: Step, name: str, value: Any) -> None:
         setattr(step, name, int(value))
     else:
         step.info[name] = float(value) if isinstance(value, bool | int | float) else value
-
-
-def _outcome(trajectory: Trajectory) -> float | None:
-    """The outcome: the first of `RESULTS` that the environment gives; None, if it is not known yet."""
-    told = (trajectory.info.get(name) for name in RESULTS)
-    return next((float(value) for value in told if value is not None), None)
-
-
-def _fault(name: str, value: Any) -> str | None:
-    """The fault of a value of an environment's info; None, if it has none."""
-    if _is_no_number(name, value):
-        return f"`{name}` is {value}."
-    try:
-        if name == "stop":
-            StopReason(value)
-        elif name in RESULTS and value is not None:
-            float(value)
-    except (TypeError, ValueError, OverflowError):
-        return f"`{name}` is {value!r}, no {'reason to stop' if name == 'stop' else 'number'}."
-    return None
-
-
-def _is_no_number(name: str, value: Any) -> bool:
-    """Whether a value is infinite, or NaN under a name whose column may not lack values."""
-    if not isinstance(value, float | np.floating) or np.isfinite(value):
-        return False
-    return not (may_be_missing(name) and np.isnan(value))
-
-
-def _refuse_notes(trajectory: Trajectory) -> None:
-    """Refuse NaN and infinite numbers that a program wrote on a step. Raises: EpisodeFailure."""
-    for step in trajectory.steps:
-        for name, value in step.info.items():
-            if _is_no_number(name, value):
-                raise EpisodeFailure(
-                    boundary="part",
-                    where=f"program, agent {step.agent}, turn {step.turn}, info",
-                    what=f"`{name}` is {value}.",
-                    remedy="Numbers must be finite; leave a name out where there is none.",
-                )
 
 
 # ---- numbers of segments ----------------------------------------------------------------------------------

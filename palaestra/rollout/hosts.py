@@ -15,8 +15,12 @@ from typing import Any, Protocol
 
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
-from palaestra.errors import FAULTS, EpisodeFailure, MissingExtra, PalaestraError
+from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError, described, ends_run
+from palaestra.rollout.faults import current_task, is_ended
+from palaestra.rollout.results import agents_of
 from palaestra.tools.threads import Late, Threads
+
+CLOSING = 60.0  # seconds that `close` may take in a thread if `rollout.step_seconds` sets no limit
 
 
 class Host(Protocol):
@@ -35,13 +39,13 @@ class Host(Protocol):
 def failure(name: str, call: str, error: BaseException) -> EpisodeFailure:
     """Turn an error of an environment into an EpisodeFailure.
 
-    Raises: MissingExtra, if the error is one. All episodes need the package, so the run ends.
+    Raises: MissingExtra, if the error is one, since all episodes need the package; an error that ends the run.
     """
-    if isinstance(error, MissingExtra):
+    if isinstance(error, MissingExtra) or ends_run(error):
         raise error
     if isinstance(error, EpisodeFailure):
         return error
-    what = error.what if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+    what = error.what if isinstance(error, PalaestraError) else described(error)
     return EpisodeFailure(
         boundary="environment",
         where=f"environment {name}, {call}",
@@ -98,10 +102,16 @@ class InlineCalls:
     async def __call__(self, call: str, *arguments: Any) -> Any:
         try:
             result = getattr(self._environment, call)(*arguments)
-            return await result if inspect.isawaitable(result) else result
-        except asyncio.CancelledError:
-            raise
-        except FAULTS as error:
+            if not inspect.isawaitable(result):
+                return result
+        except BaseException as error:  # nothing was awaited, so that nobody can have canceled the call
+            raise failure(self._name, call, error) from error
+        task = current_task()
+        try:
+            return await result
+        except BaseException as error:
+            if is_ended(error, task):
+                raise
             raise failure(self._name, call, error) from error
 
 
@@ -154,32 +164,41 @@ class ThreadCalls:
         return await self._in_a_thread(call, _ThreadCall(method, arguments))
 
     async def _in_the_loop(self, call: str, *arguments: Any) -> Any:
+        limit = self._limit(call)
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(limit):
                 return await self._inline(call, *arguments)
         except TimeoutError:  # one of the environment's own is an EpisodeFailure by now
-            raise hung(self._name, call, self._seconds or 0.0) from None
+            raise hung(self._name, call, limit or 0.0) from None
 
     async def _in_a_thread(self, call: str, work: _ThreadCall) -> Any:
+        limit = self._limit(call)
         try:
-            return await self._threads.run(work, self._seconds)
+            return await self._threads.run(work, limit)
         except Late as error:
             self._abandoned = work.call_off()
             if not work.begun:  # too many others hang
                 raise failure(self._name, call, error) from error
-            raise hung(self._name, call, self._seconds or 0.0) from None
-        except asyncio.CancelledError:
+            raise hung(self._name, call, limit or 0.0) from None
+        except asyncio.CancelledError:  # one that the method raised itself is another error by now
             self._abandoned = work.call_off()
             raise
-        except FAULTS as error:
+        except BaseException as error:
             raise failure(self._name, call, error) from error
+
+    def _limit(self, call: str) -> float | None:
+        return CLOSING if call == "close" and self._seconds is None else self._seconds
 
 
 class LocalHost:
     """An environment in this process. `calls` runs its methods, in the event loop or in a thread."""
 
     def __init__(self, name: str, environment: Any, calls: Callable[..., Awaitable[Any]]) -> None:
-        self.agents, self.abilities = tuple(environment.agents), abilities_of(environment)
+        """Raises: EpisodeFailure, for an environment whose agents or abilities cannot be read."""
+        try:
+            self.agents, self.abilities = agents_of(environment), abilities_of(environment)
+        except BaseException as error:
+            raise failure(name, "agents", error) from error
         self._name, self._call = name, calls
 
     async def reset(self, task: Task) -> StepResult:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from palaestra.data import Play, StopReason
+from palaestra.rollout.faults import current_task
 from palaestra.rollout.settings import RolloutSettings
 
 CHECKS = 4  # how often an episode is checked before it counts as deadlocked
@@ -72,7 +73,7 @@ class Activity:
 
     def begin(self) -> asyncio.Task[Any] | None:
         """Record that an act, step or tool call has started. Returns the task that waits for it, for `end`."""
-        task = _current_task()
+        task = current_task()
         self.under_way[task] = self.under_way.get(task, 0) + 1
         return task
 
@@ -94,18 +95,10 @@ class Activity:
 
     async def settle(self) -> None:
         """Cancel acts that the program no longer waits for, for instance after one of several at once has failed."""
-        left = [task for task in self.under_way if task is not None and task is not _current_task()]
+        left = [task for task in self.under_way if task is not None and task is not current_task()]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    """The running task; None without an event loop."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
 
 
 @dataclass(slots=True, eq=False)

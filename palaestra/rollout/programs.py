@@ -11,6 +11,7 @@ from palaestra.data import Action, Observation, ToolCall, derive
 from palaestra.errors import ContractError
 from palaestra.registry import declared, register
 from palaestra.rollout.episode import Agent, Episode, Shown
+from palaestra.rollout.results import no_observation
 
 Program = Callable[[Episode], Awaitable[None]]
 Decorated = Any  # a program, which may have attributes
@@ -35,6 +36,8 @@ def acted_by(*roles: str | Callable[[Mapping[str, Any]], Sequence[str]]) -> Call
 async def play(episode: Episode) -> None:
     """The agents for whom the environment has an observation act, until there is no observation."""
     result = await episode.reset()
+    if not result.observations:
+        raise no_observation(episode.setup.environment_name)
     while result.observations:
         shown = result.observations
         actions = {name: await episode.agents[name].act(observation) for name, observation in shown.items()}

@@ -7,10 +7,12 @@ results.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from palaestra.boundary.cleaning import Counts
 from palaestra.chat.readers import Bare, Reader
 from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.template_tools import call_in_words, result_of
@@ -147,6 +149,7 @@ class Results:
 
     calls: Sequence[ToolCall]
     texts: Sequence[str]
+    replaced: Counts = field(default_factory=Counter)
 
     @property
     def text(self) -> str:
@@ -245,7 +248,10 @@ class AgentTools:
         found = [None if call.name in acts else next(results) for call in calls]
         failed = sum(result is None or not result.ok for result in found)
         step.info |= {"tool_call": float(len(found)), "tool_error": float(failed)}
-        return Results(calls, [ALONE if result is None else result.text for result in found])
+        replaced: Counts = Counter()
+        for result in found:
+            replaced.update({} if result is None else result.replaced)
+        return Results(calls, [ALONE if result is None else result.text for result in found], replaced)
 
     def _acts(self) -> set[str]:
         """The names of the environment's tools that are no tools of the role."""

@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from palaestra.boundary.cleaning import clean_text
 from palaestra.data import Failure, Play, RunSetup, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
-from palaestra.errors import FAULTS, EpisodeFailure, MissingExtra, PalaestraError
+from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError, described, ends_run
 from palaestra.registry import register, registration
 from palaestra.rollout.branches import BranchingEpisode
 from palaestra.rollout.episode import Episode, OpenSession, open_session
+from palaestra.rollout.faults import current_task, is_ended
 from palaestra.rollout.hosts import Host, InlineCalls, LocalHost, ThreadCalls, failure
 from palaestra.rollout.limits import DeadlockMonitor, EventLoopMonitor, LimitReached, Limits
 from palaestra.rollout.programs import Program, roles_of
@@ -25,6 +27,7 @@ from palaestra.rollout.workers import WorkerPool
 from palaestra.tools.threads import Threads
 
 PACKAGE = Path(__file__).parents[1]
+MESSAGE = 10_000  # characters of the message of a failure
 
 
 @register("rollout", "episodes")
@@ -129,7 +132,7 @@ class EpisodeRunner:
                 await episode.host.close()
 
     async def _perform(self, episode: Episode, program: Program, monitor: DeadlockMonitor) -> Trajectory:
-        name, clock = _name(program), asyncio.timeout(self._settings.max_seconds)
+        name, clock, running = _name(program), asyncio.timeout(self._settings.max_seconds), current_task()
         reason: StopReason
         fault: EpisodeFailure | None
         try:
@@ -144,7 +147,9 @@ class EpisodeRunner:
                 raise  # somebody ends the run
             fault = deadlock(episode, name, monitor.seconds or 0.0) if ended else let_out(f"program {name}")
             reason = StopReason.ERROR
-        except FAULTS as error:
+        except BaseException as error:
+            if is_ended(error, running):
+                raise
             if isinstance(error, TimeoutError) and clock.expired():
                 reason, fault = StopReason.TIMEOUT, None
             else:  # a TimeoutError of the program's own is a failure like any other
@@ -158,7 +163,7 @@ class EpisodeRunner:
             return await self._workers.open(name, self._settings.step_seconds)
         try:
             environment: Any = self._setup.make_environment()
-        except FAULTS as error:
+        except BaseException as error:
             raise failure(name, "constructor", error) from error
         if self._threads is not None:
             calls: Any = ThreadCalls(name, environment, self._threads, self._settings.step_seconds)
@@ -225,8 +230,10 @@ def _name(program: Program) -> str:
 def verdict(error: BaseException, where: str) -> tuple[StopReason, EpisodeFailure | None]:
     """The end of an episode whose program raised this error. Of several errors, a failure goes before a limit.
 
-    Raises: MissingExtra, if it is among the errors, since all episodes need the package.
+    Raises: MissingExtra, if it is among the errors, since all episodes need the package; an error that ends the run.
     """
+    if ends_run(error):
+        raise error
     errors = _single_errors(error)
     for single in errors:
         if isinstance(single, MissingExtra):
@@ -249,7 +256,7 @@ def let_out(where: str) -> EpisodeFailure:
 
 def _single_errors(error: BaseException) -> list[BaseException]:
     """The single errors of an exception group, such as that of an `asyncio.TaskGroup`, or the error itself."""
-    if not isinstance(error, ExceptionGroup):
+    if not isinstance(error, BaseExceptionGroup):
         return [error]
     return [single for inner in error.exceptions for single in _single_errors(inner)]
 
@@ -260,7 +267,7 @@ def _fault(error: BaseException, where: str) -> EpisodeFailure:
         return error
     if isinstance(error, PalaestraError):
         return EpisodeFailure(boundary="part", where=where, what=error.what, options=error.options, remedy=error.remedy)
-    return EpisodeFailure(boundary="part", where=where, what=f"{type(error).__name__}: {error}{_line(error)}")
+    return EpisodeFailure(boundary="part", where=where, what=f"{described(error)}{_line(error)}")
 
 
 def _line(error: BaseException) -> str:
@@ -308,7 +315,9 @@ def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None 
     """
     try:
         played = episode.finish(reason)
-    except Exception as error:
+    except BaseException as error:
+        if ends_run(error):
+            raise
         fault = fault or _unfinished(error)
         played = episode.trajectory
         for agent in (*episode.agents.values(), *episode.invoked):
@@ -317,11 +326,11 @@ def finished(episode: Episode, reason: StopReason, fault: EpisodeFailure | None 
     return played if fault is None else failed(played, fault)
 
 
-def _unfinished(error: Exception) -> EpisodeFailure:
+def _unfinished(error: BaseException) -> EpisodeFailure:
     """The failure of an episode whose end raised an error."""
     if isinstance(error, EpisodeFailure):
         return error
-    what = f"{type(error).__name__}: {error}"
+    what = described(error)
     fault = EpisodeFailure(boundary="engine", where="the end of the episode, closing its sessions", what=what)
     fault.__cause__ = error
     return fault
@@ -330,5 +339,6 @@ def _unfinished(error: Exception) -> EpisodeFailure:
 def failed(trajectory: Trajectory, error: EpisodeFailure) -> Trajectory:
     """Record the failure on the trajectory, and return it."""
     trajectory.stop = StopReason.ERROR
-    trajectory.error = Failure(boundary=error.boundary, message=error.render(), kind=type(error.__cause__).__name__)
+    message = clean_text(error.render(), trajectory.replaced, most=MESSAGE)
+    trajectory.error = Failure(boundary=error.boundary, message=message, kind=type(error.__cause__).__name__)
     return trajectory

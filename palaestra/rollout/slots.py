@@ -14,8 +14,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import abilities_of, has
-from palaestra.errors import FAULTS, ContractError, EpisodeFailure
+from palaestra.errors import ContractError, EpisodeFailure, ends_run
 from palaestra.rollout.hosts import failure, no_expert, no_snapshot, refuse_missing
+from palaestra.rollout.results import agents_of
 
 Arrival = StepResult | EpisodeFailure
 
@@ -39,17 +40,28 @@ class SeparateSlots:
         self._name, self._make = name, make
         self._environments: dict[int, Any] = {}
         self._abilities: frozenset[str] = frozenset()  # of each environment; empty until the first is made
+        self._unreadable: dict[int, EpisodeFailure] = {}  # slots whose environment has no readable agents
 
     def agents(self, slot: int) -> tuple[str, ...]:
         """Names of the environment's agents; none if it cannot be made. `reset` then reports the error."""
         try:
-            return tuple(self._open(slot).agents)
+            environment = self._open(slot)
         except EpisodeFailure:
+            return ()
+        try:
+            return agents_of(environment)
+        except BaseException as error:
+            self._discard(slot)
+            self._unreadable[slot] = _caused(self._name, "agents", error)
             return ()
 
     def reset(self, tasks: Mapping[int, Task]) -> dict[int, Arrival]:
         """Start one task in each of these slots."""
-        return {slot: self._call(slot, "reset", task) for slot, task in tasks.items()}
+        return {slot: self._reset(slot, task) for slot, task in tasks.items()}
+
+    def _reset(self, slot: int, task: Task) -> Arrival:
+        unreadable = self._unreadable.pop(slot, None)
+        return self._call(slot, "reset", task) if unreadable is None else unreadable
 
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
         """Act in each of these slots."""
@@ -75,19 +87,24 @@ class SeparateSlots:
     def _open(self, slot: int) -> Any:
         if slot not in self._environments:
             try:
-                self._environments[slot] = self._make()
-            except FAULTS as error:
+                made = self._make()
+                is_async = inspect.iscoroutinefunction(made.step)
+                self._abilities = abilities_of(made)
+            except BaseException as error:
                 raise failure(self._name, "constructor", error) from error
-            self._refuse_async(self._environments[slot])
-            self._abilities = abilities_of(self._environments[slot])
+            if is_async:
+                raise self._asynchronous()
+            self._environments[slot] = made
         return self._environments[slot]
 
     def _call(self, slot: int, call: str, argument: Any) -> Arrival:
         try:
-            return getattr(self._open(slot), call)(argument)  # type: ignore[no-any-return]
-        except ContractError:
-            raise
-        except FAULTS as error:
+            environment = self._open(slot)
+        except EpisodeFailure as error:
+            return error
+        try:
+            return getattr(environment, call)(argument)  # type: ignore[no-any-return]
+        except BaseException as error:
             self._discard(slot)  # its state is unknown after an error
             return _caused(self._name, call, error)
 
@@ -95,20 +112,19 @@ class SeparateSlots:
         refuse_missing(self._name, name, self._abilities)
         try:
             return getattr(self._environments[slot], name)(*arguments)
-        except FAULTS as error:
+        except BaseException as error:
             raise failure(self._name, name, error) from error
 
     def _discard(self, slot: int) -> None:
         if slot in self._environments:
             _close_quietly(self._environments.pop(slot))
 
-    def _refuse_async(self, environment: Any) -> None:
-        if inspect.iscoroutinefunction(environment.step):
-            raise ContractError(
-                where=f"environment {self._name}",
-                what="its `step` is async, and the vector runner steps all slots in one thread.",
-                remedy="Set `rollout.runner: episodes`.",
-            )
+    def _asynchronous(self) -> ContractError:
+        return ContractError(
+            where=f"environment {self._name}",
+            what="its `step` is async, and the vector runner steps all slots in one thread.",
+            remedy="Set `rollout.runner: episodes`.",
+        )
 
 
 class VectorSlots:
@@ -120,12 +136,14 @@ class VectorSlots:
     """
 
     def __init__(self, name: str, agent: str, make: Callable[[], VectorEnv[Any, Any, Any]]) -> None:
-        """Raises: ContractError, if copies reset themselves, since their episodes would not have the tasks' seeds."""
+        """Raises: ContractError, if copies reset themselves, since their episodes would not have the tasks' seeds;
+        EpisodeFailure, if the vector environment cannot be made."""
         self._name, self._agent, self._make = name, agent, make
-        self._environment = make()
+        self._environment = self._opened()
         self._count = self._environment.num_envs
         self._over = np.ones(self._count, bool)  # copies that must be reset before they are stepped
         self._score = np.zeros(self._count)
+        self._begun: set[int] = set()  # slots whose episode began in the present vector environment
         if self._environment.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
             raise ContractError(
                 where=f"environment {name}, vector_environment",
@@ -142,38 +160,45 @@ class VectorSlots:
         seeds = {slot: task.seed for slot, task in tasks.items()}
         try:
             vectors, info = self._reset(seeds)
-        except FAULTS as error:
+            self._begun |= tasks.keys()
+            return {
+                slot: StepResult(observations=self._observe(vectors, slot), info=self._info(info, slot))
+                for slot in tasks
+            }
+        except BaseException as error:
             return self._broken("reset", tasks, error)
-        return {
-            slot: StepResult(observations=self._observe(vectors, slot), info=self._info(info, slot)) for slot in tasks
-        }
 
     def step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
         """Step all copies. Copies without an episode take the action 0."""
-        space: Any = self._environment.action_space
-        taken = np.zeros(space.shape, space.dtype)
-        for slot, actions in moves.items():
-            taken[slot] = actions[self._agent].value
+        lost: dict[int, Arrival] = {slot: self._lost() for slot in moves if slot not in self._begun}
+        begun = {slot: actions for slot, actions in moves.items() if slot in self._begun}
+        return lost | (self._step(begun) if begun else {})
+
+    def _step(self, moves: Mapping[int, Mapping[str, Action]]) -> dict[int, Arrival]:
         try:
+            space: Any = self._environment.action_space
+            taken = np.zeros(space.shape, space.dtype)
+            for slot, actions in moves.items():
+                taken[slot] = actions[self._agent].value
             if self._over.any():
                 self._reset(dict.fromkeys(np.flatnonzero(self._over).tolist(), 0))
             first = int(getattr(self._environment.single_action_space, "start", 0))
             vectors, reward, terminated, truncated, info = self._environment.step(taken + first)
-        except FAULTS as error:
+            self._over = terminated | truncated
+            self._score += reward
+            return {
+                slot: StepResult(
+                    observations={} if self._over[slot] else self._observe(vectors, slot),
+                    rewards={self._agent: float(reward[slot])},
+                    terminated=frozenset({self._agent} if terminated[slot] else ()),
+                    truncated=frozenset({self._agent} if truncated[slot] else ()),
+                    last=self._observe(vectors, slot) if truncated[slot] else {},
+                    info=self._info(info, slot),
+                )
+                for slot in moves
+            }
+        except BaseException as error:
             return self._broken("step", moves, error)
-        self._over = terminated | truncated
-        self._score += reward
-        return {
-            slot: StepResult(
-                observations={} if self._over[slot] else self._observe(vectors, slot),
-                rewards={self._agent: float(reward[slot])},
-                terminated=frozenset({self._agent} if terminated[slot] else ()),
-                truncated=frozenset({self._agent} if truncated[slot] else ()),
-                last=self._observe(vectors, slot) if truncated[slot] else {},
-                info=self._info(info, slot),
-            )
-            for slot in moves
-        }
 
     def expert(self, slot: int, agent: str) -> Action:
         """Raises: EpisodeFailure, since a vector environment has no expert."""
@@ -189,9 +214,25 @@ class VectorSlots:
 
     def close(self) -> None:
         """Close all copies."""
-        self._environment.close()
+        _close_quietly(self._environment)
+
+    def _lost(self) -> EpisodeFailure:
+        return EpisodeFailure(
+            boundary="environment",
+            where=f"environment {self._name}, vector_environment",
+            what="its copies ended with an error of another one, and this episode with them.",
+        )
+
+    def _opened(self) -> Any:
+        """A new vector environment. Raises: EpisodeFailure."""
+        try:
+            return self._make()
+        except BaseException as error:
+            raise failure(self._name, "vector_environment", error) from error
 
     def _reset(self, seeds: Mapping[int, int]) -> tuple[Any, dict[str, Any]]:
+        if self._environment is None:
+            self._environment = self._opened()
         mask = np.zeros(self._count, bool)
         mask[list(seeds)] = True
         self._score[mask], self._over[mask] = 0.0, False
@@ -210,10 +251,12 @@ class VectorSlots:
         return {**given, "score": float(self._score[slot])}
 
     def _broken(self, call: str, slots: Mapping[int, Any], error: BaseException) -> dict[int, Arrival]:
+        failures: dict[int, Arrival] = {slot: _caused(self._name, call, error) for slot in slots}
         _close_quietly(self._environment)
-        self._environment = self._make()
-        self._over[:] = True
-        return {slot: _caused(self._name, call, error) for slot in slots}
+        self._environment = None  # the next `reset` makes a new one
+        self._begun.clear()
+        self._over, self._score = np.ones(self._count, bool), np.zeros(self._count)
+        return failures
 
 
 def open_slots(name: str, make: Callable[[], Any], count: int) -> SeparateSlots | VectorSlots:
@@ -223,19 +266,24 @@ def open_slots(name: str, make: Callable[[], Any], count: int) -> SeparateSlots 
     """
     try:
         environment = make()
-    except FAULTS:
+        agents = agents_of(environment)
+        vectorized = has(environment, "vector_environment") and len(agents) == 1
+    except BaseException as error:
+        if ends_run(error):
+            raise
         return SeparateSlots(name, make)  # they report the error for each episode
-    if has(environment, "vector_environment") and len(environment.agents) == 1:
-        return VectorSlots(name, environment.agents[0], lambda: environment.vector_environment(count))
-    environment.close()
+    if vectorized:
+        return VectorSlots(name, agents[0], lambda: environment.vector_environment(count))
+    _close_quietly(environment)
     return SeparateSlots(name, make)
 
 
 def _close_quietly(environment: Any) -> None:
     try:
         environment.close()
-    except FAULTS:
-        pass  # the episode is recorded already
+    except BaseException as error:
+        if ends_run(error):
+            raise  # any other adds nothing: the episode is recorded already
 
 
 def _plain(values: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling, Session
-from palaestra.errors import FAULTS, EpisodeFailure, RecipeError
+from palaestra.errors import EpisodeFailure, RecipeError, described, ends_run
 from palaestra.policies.network import NetworkSession, Question
 from palaestra.registry import register
 from palaestra.rollout.episode import Episode, Key, open_session
@@ -153,8 +153,19 @@ def _ask(questions: Mapping[int, Question]) -> dict[int, Action | EpisodeFailure
     policies = {id(question.session.policy): question.session.policy for question in questions.values()}
     for policy in policies.values():
         slots = [slot for slot, question in questions.items() if question.session.policy is policy]
-        answers.update(zip(slots, policy.answer([questions[slot] for slot in slots]), strict=True))
+        answers.update(zip(slots, _answered_by(policy, [questions[slot] for slot in slots]), strict=True))
     return answers
+
+
+def _answered_by(policy: Any, questions: Sequence[Question]) -> Sequence[Action | EpisodeFailure]:
+    """The answers of a policy. If it raises, all episodes that asked it fail."""
+    try:
+        return policy.answer(questions)  # type: ignore[no-any-return]
+    except BaseException as error:
+        if ends_run(error):
+            raise
+        what = described(error)
+        return [EpisodeFailure(boundary="engine", where=f"policy {policy.name}", what=what) for _ in questions]
 
 
 # ---- what programs wait for -------------------------------------------------------------------------------
@@ -241,7 +252,7 @@ class _Running:
                 self._finish(StopReason.ERROR, nobody_acted("program"))
         except asyncio.CancelledError:
             self._finish(StopReason.ERROR, let_out("program"))
-        except FAULTS as error:
+        except BaseException as error:
             self._finish(*verdict(error, "program"))
 
     def _finish(self, reason: StopReason, fault: EpisodeFailure | None = None) -> None:

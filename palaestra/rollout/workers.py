@@ -25,10 +25,13 @@ from typing import Any
 import cloudpickle
 
 from palaestra import own_files, own_objects
+from palaestra.boundary.cleaning import clean_result
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
-from palaestra.errors import FAULTS, ContractError
-from palaestra.rollout.hosts import failure, hung, refuse_missing
+from palaestra.errors import ContractError, described
+from palaestra.rollout.faults import current_task, is_ended
+from palaestra.rollout.hosts import CLOSING, failure, hung, refuse_missing
+from palaestra.rollout.results import agents_of
 
 DEPTH = 4  # most messages on the way to a worker; with full pipes, both sides would wait for each other
 READY = -1  # stands for an environment's number in the message that the process has imported everything
@@ -76,8 +79,9 @@ def _serve(start: _StartUp, pipe: Connection) -> None:
             try:
                 result = _result(environments, start, number, call, pickle.loads(arguments))
                 result = loop.run(_awaited(result)) if inspect.isawaitable(result) else result
+                result = clean_result(result) if call in ("reset", "step") else result  # objects in it have no way out
                 answer: tuple[Any, ...] = (True, pickle.dumps(result), "")
-            except FAULTS as error:
+            except BaseException as error:  # Ctrl-C is not for this process
                 answer = (False, *_portable(error))
             pipe.send((number, *answer))
 
@@ -90,7 +94,7 @@ def _result(environments: dict[int, Any], start: _StartUp, number: int, call: st
     """The result of one call of one environment."""
     if call == "open":
         environments[number] = pickle.loads(start.make)()
-        return tuple(environments[number].agents), abilities_of(environments[number]), own_files.user_files()
+        return agents_of(environments[number]), abilities_of(environments[number]), own_files.user_files()
     if call == "close":
         return environments.pop(number).close() if number in environments else None
     return getattr(environments[number], call)(*arguments)
@@ -127,7 +131,7 @@ def _portable(error: BaseException) -> tuple[bytes, str]:
     text = "".join(traceback.format_exception_only(error)).strip()
     try:
         return pickle.dumps(error), text
-    except Exception:
+    except BaseException:  # pickling runs code of the error
         return pickle.dumps(RuntimeError(text)), text
 
 
@@ -138,8 +142,8 @@ def _read(fine: bool, result: bytes, text: str) -> Any:
     """
     try:
         answer = pickle.loads(result)
-    except Exception as error:
-        raise RuntimeError(text or f"the worker's answer cannot be read: {type(error).__name__}: {error}") from error
+    except BaseException as error:  # reading runs code of the object
+        raise RuntimeError(text or f"the worker's answer cannot be read: {described(error)}") from error
     if fine:
         return answer
     usual = isinstance(answer, Exception) and not isinstance(answer, StopIteration)  # a future takes no StopIteration
@@ -391,6 +395,26 @@ class ProcessHost:
         await self.ask("restore", state)
 
     async def close(self) -> None:
+        """Close the environment, and wait until it has. If that takes too long, the process is replaced.
+
+        Where the episode itself is canceled, nothing waits.
+        """
         self._worker.load -= 1
-        if self._life == self._worker.lives:  # otherwise the environment ended with its process
+        if self._life != self._worker.lives:  # the environment ended with its process
+            return
+        task = current_task()
+        if task is None or task.cancelling():
             self._worker.send(self._number, "close")
+            return
+        seconds = CLOSING if self._seconds is None else self._seconds
+        try:
+            await self._worker.call(self._number, "close", seconds=seconds)
+        except Restarted:
+            return
+        except Hung:
+            self._worker.restart()
+            raise hung(self._name, "close", seconds) from None
+        except BaseException as error:
+            if is_ended(error, task):
+                raise
+            raise failure(self._name, "close", error) from error

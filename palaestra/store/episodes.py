@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:
     } | _without_defaults(
         error=_failure_to_json(trajectory.error),
         info=_encode(trajectory.info),
+        replaced=dict(trajectory.replaced),
         steps=[_step_to_json(step, images, timed=timed) for step in trajectory.steps],
         last={agent: _observation_to_json(seen) for agent, seen in trajectory.last.items()},
         next_prompts={agent: _next_prompt_to_json(prompt, images) for agent, prompt in trajectory.next_prompts.items()},
@@ -96,6 +98,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         stop=StopReason(record["stop"]),
         error=Failure(**error) if error else None,
         info=_decode(record.get("info", {})),
+        replaced=Counter(record.get("replaced", {})),
         steps=[_step_from_json(step, place, seen) for place, step in enumerate(steps)],
         last={agent: _observation_from_json(last) for agent, last in record.get("last", {}).items()},
         next_prompts={agent: _next_prompt_from_json(prompt, seen) for agent, prompt in prompts.items()},

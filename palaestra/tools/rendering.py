@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pydantic
 
+from palaestra.boundary.cleaning import Counts, clean_text
+
 
 class Shown(NamedTuple):
     """A text, and whether it was cut."""
@@ -18,49 +20,44 @@ class Shown(NamedTuple):
     truncated: bool
 
 
-def render(value: Any, most: int) -> Shown:
-    """A result as text of at most `most` characters. A text that was cut ends with a note about the rest."""
+def render(value: Any, most: int, counts: Counts | None = None) -> Shown:
+    """A result as text of at most `most` characters. A text that was cut ends with a note about the rest.
+
+    Args:
+        counts: counts the characters that no file can hold, which are replaced (`palaestra.boundary.cleaning`).
+    """
     if isinstance(value, str):
-        return _cut(value[: most + 1], most, len(value), "characters")
+        return _cut(value[: most + 1], most, len(value), "characters", counts)
     if isinstance(value, bytes | bytearray | memoryview):
         head = bytes(memoryview(value)[: 4 * (most + 1)])  # a character takes at most four bytes
         text = head.decode("utf-8", errors="replace")
         kept = len(text[:most].encode("utf-8")) if "\ufffd" not in text else most
-        return _cut(text, most, most + max(len(value) - kept, 0) if len(text) > most else len(text), "bytes")
+        return _cut(text, most, most + max(len(value) - kept, 0) if len(text) > most else len(text), "bytes", counts)
     if value is None:
         return Shown("done", False)
     try:
-        return _json(value, most)
+        return _json(value, most, counts)
     except (TypeError, ValueError, RecursionError, OverflowError):
-        return render(str(_plain(value)), most)
+        return render(str(_plain(value)), most, counts)
 
 
-def first_line(error: BaseException, most: int = 200) -> str:
-    """An error on one line: its type and the beginning of its message."""
+def first_line(error: BaseException, most: int = 200, counts: Counts | None = None) -> str:
+    """An error on one line: its type and the beginning of its message. `counts`: as of `render`."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:
         lines = []
     text = ": ".join([type(error).__name__, *lines[:1]])
-    return _clean(text if len(text) <= most else f"{text[:most]}…")
+    return clean_text(text if len(text) <= most else f"{text[:most]}…", counts)
 
 
-def _cut(head: str, most: int, size: int, unit: str) -> Shown:
+def _cut(head: str, most: int, size: int, unit: str, counts: Counts | None) -> Shown:
     if size <= most:
-        return Shown(_clean(head), False)
-    return Shown(f"{_clean(head[:most])}… {size - most:,} more {unit}", True)
+        return Shown(clean_text(head, counts), False)
+    return Shown(f"{clean_text(head[:most], counts)}… {size - most:,} more {unit}", True)
 
 
-def _clean(text: str) -> str:
-    """The text with lone surrogates replaced, because files and tokenizers refuse them."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", errors="replace").decode("utf-8")
-    return text
-
-
-def _json(value: Any, most: int) -> Shown:
+def _json(value: Any, most: int, counts: Counts | None) -> Shown:
     """A value as JSON. The encoder stops once the text is long enough."""
     pieces: list[str] = []
     size = 0
@@ -68,8 +65,8 @@ def _json(value: Any, most: int) -> Shown:
         pieces.append(piece if len(piece) <= most else piece[: most + 1])
         size += len(piece)
         if size > most:
-            return Shown(f"{_clean(''.join(pieces)[:most])}… and more", True)
-    return Shown(_clean("".join(pieces)), False)
+            return Shown(f"{clean_text(''.join(pieces)[:most], counts)}… and more", True)
+    return Shown(clean_text("".join(pieces), counts), False)
 
 
 def _plain(value: Any) -> Any:

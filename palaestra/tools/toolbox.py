@@ -12,8 +12,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from palaestra.boundary.cleaning import Counts
 from palaestra.data import Action, StopReason, ToolCall
-from palaestra.errors import FAULTS, ContractError, MissingExtra, nearest
+from palaestra.errors import FAULTS, ContractError, MissingExtra, ends_run, nearest
 from palaestra.tools.calls import Parsed
 from palaestra.tools.formats import format_of
 from palaestra.tools.rendering import first_line, render
@@ -35,6 +36,7 @@ class ToolResult:
             raised an error), "timeout", "budget" (no call is left) or "died" (the service behind the tool has ended).
         seconds: duration of the call. cost: cost of the call; 0 if nothing was run.
         truncated: whether the text was cut.
+        replaced: how many characters of the text were replaced because no file can hold them.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ToolResult:
     seconds: float = 0.0
     cost: float = 0.0
     truncated: bool = False
+    replaced: Counts = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +250,21 @@ class Toolbox:
             return ToolResult(name=one.name, text=text, ok=False, fault="arguments")
 
     def _answered(self, one: Tool, value: Any, seconds: float) -> ToolResult:
+        counts: Counts = Counter()
         try:
-            shown = render(value, self.max_chars)
-        except FAULTS as error:
+            shown = render(value, self.max_chars, counts)
+        except BaseException as error:  # the value may have code of its own
+            if ends_run(error):
+                raise
             return _failed(one, error, seconds)
-        return ToolResult(name=one.name, text=shown.text, seconds=seconds, cost=one.cost, truncated=shown.truncated)
+        return ToolResult(
+            name=one.name,
+            text=shown.text,
+            seconds=seconds,
+            cost=one.cost,
+            truncated=shown.truncated,
+            replaced=counts,
+        )
 
     def _over(self, call: ToolCall) -> ToolResult:
         text = f"error: no calls are left: {self.max_calls} were made"
@@ -272,12 +285,21 @@ class Toolbox:
 def _failed(one: Tool, error: BaseException, seconds: float) -> ToolResult:
     """The result of a call whose tool raised an error."""
     fault: Fault = "raised"
-    text = f"{one.name} failed: {first_line(error)}"
+    counts: Counts = Counter()
+    text = f"{one.name} failed: {first_line(error, counts=counts)}"
     if isinstance(error, ToolError):
-        fault, text = error.fault, render(error.text, 1000).text
+        fault, text = error.fault, render(error.text, 1000, counts).text
     elif isinstance(error, Late):
         fault, text = "timeout", f"{one.name}: {error}"
-    return ToolResult(name=one.name, text=f"error: {text}", ok=False, fault=fault, seconds=seconds, cost=one.cost)
+    return ToolResult(
+        name=one.name,
+        text=f"error: {text}",
+        ok=False,
+        fault=fault,
+        seconds=seconds,
+        cost=one.cost,
+        replaced=counts,
+    )
 
 
 # ---- async tools ------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import standardize, total_return
+from palaestra.boundary.cleaning import CHARACTERS, CUT, VALUES
 from palaestra.data import Batch, Play, RunSetup, Step, StepTable, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import content_of
 from palaestra.data.protocols import Experience
@@ -28,6 +29,8 @@ from palaestra.store.metrics import MetricsLog
 from palaestra.store.records import RECORDS
 from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings, TrainingSettings
+
+REPLACED = {"replaced/characters": CHARACTERS, "replaced/cut": CUT, "replaced/values": VALUES}
 
 
 # ---- metrics --------------------------------------------------------------------------------------------
@@ -61,6 +64,8 @@ def measure(
     metrics |= {f"stop/error/{boundary}": count / len(played) for boundary, count in sorted(failures.items())}
     if batch.kept:
         metrics |= _of_table(batch, shaped)
+    replaced = sum((t.replaced for t in played), Counter[str]())
+    metrics |= {name: float(replaced[what]) for name, what in REPLACED.items() if replaced[what]}
     metrics |= {f"info/{name}/mean": value for name, value in info_means(over).items()}
     metrics |= _tools(over) | _calls(played)
     return metrics | team_metrics(over, roles) | _versions(not_failed, policies)

@@ -23,6 +23,11 @@ SHOWN = {
     "policy/grad_norm": "gradient",
     "mismatch/kl": "mismatch",
 }
+REPLACED = {
+    "replaced/characters": "characters that no file or tokenizer can hold were replaced",
+    "replaced/cut": "very long texts were cut",
+    "replaced/values": "values that JSON lacks were replaced",
+}
 EVERY = 10.0  # seconds between lines if the output is not a terminal
 WIDEST = 72  # columns of a line's metrics; those that come last in `SHOWN` are left out
 
@@ -45,6 +50,7 @@ class Progress:
         self._last = 0.0
         self._started = time.monotonic()
         self._warned = False  # of cut responses; once is enough
+        self._told = False  # of characters and values that were replaced
         self._first = (0, self._started)  # iteration and time at which the loop began
 
     def __enter__(self) -> Progress:
@@ -93,6 +99,9 @@ class Progress:
         if not self._warned and (warning := cut_line(_over_policies(metrics, "cut/mean"))):
             self._warned = True
             self.note(f"iteration {step}: {warning}")
+        if not self._told and (replaced := _replaced_line(metrics)):
+            self._told = True
+            self.note(f"iteration {step}: {replaced}")
         shown = _shown(metrics)
         counted = "tokens" if metrics.get("tokens/mean", 0.0) > metrics.get("turns/mean", 0.0) else "acts"
         unit = f"{counted}/s"
@@ -128,6 +137,12 @@ class Progress:
 
     def _clock(self) -> str:
         return clock(time.monotonic() - self._started)
+
+
+def _replaced_line(metrics: Mapping[str, float]) -> str:
+    """What was replaced in the episodes of an iteration; empty, if nothing was."""
+    counts = [f"{metrics[name]:.0f} {what}" for name, what in REPLACED.items() if metrics.get(name)]
+    return f"in episodes, {', '.join(counts)}; metrics.jsonl counts them" if counts else ""
 
 
 def clock(seconds: float) -> str:

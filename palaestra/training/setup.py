@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palaestra.bound import BoundPart
+from palaestra.boundary.tasks import tasks_of
 from palaestra.chat.readers import Reader
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
@@ -189,7 +190,7 @@ def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> 
         program=play,
     )
     setup.roles = {"*": Role(policy=player(kind, setup))}
-    tasks: list[Task] = source.tasks("train", TRANSCRIPTS, derive(seed, "transcripts"))
+    tasks: list[Task] = tasks_of(source, "train", TRANSCRIPTS, derive(seed, "transcripts"))
     plays = [Play(task=t, group="transcripts", sample=i, seed=derive(seed, i)) for i, t in enumerate(tasks)]
     texts: list[str] = []
     workers = settings.rollout.model_dump(include={"workers", "worker_kind", "step_seconds", "in_flight"})

@@ -22,6 +22,7 @@ import torch
 
 import palaestra
 from palaestra.bound import BoundPart
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
 from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of
@@ -83,7 +84,7 @@ def warm_start(
 
 def demonstrated(source: HasTasks, settings: WarmStartSettings, *, seed: int) -> list[Task]:
     """The tasks that the expert demonstrates."""
-    return source.tasks("train", settings.episodes, derive(seed, "demonstrations"))
+    return tasks_of(source, "train", settings.episodes, derive(seed, "demonstrations"))
 
 
 def _cloned_together(policies: Mapping[str, Any], *, frozen: bool) -> dict[str, list[str]]:

@@ -325,7 +325,7 @@ class Shy:
         (float("nan"), "NaN"),
         (b"plain", "plain"),
         (b"\xff\xfe caf\xc3\xa9", "�� café"),
-        ("a\ud800b", "a?b"),
+        ("a\ud800b", "a\ufffdb"),
         ([Shy()], '["Shy"]'),
     ],
 )

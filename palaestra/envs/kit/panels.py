@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Task, derive
 from palaestra.data.abilities import content_of
 from palaestra.data.task import content_digest
@@ -190,7 +191,7 @@ def with_overlap(entry: Panel, env: Any, tasks: Sequence[Task]) -> Panel:
     """The entry with its overlap: the share of its tasks whose content occurs in `TRAINED` training tasks."""
     if content_of(env, tasks[0]) is None:
         return replace(entry, overlap=None)
-    found = shared(env, tasks, env.tasks("train", TRAINED, 0))
+    found = shared(env, tasks, tasks_of(env, "train", TRAINED, 0))
     return replace(entry, overlap=None if found is None else round(found / len(tasks), 4))
 
 
@@ -230,7 +231,7 @@ def evaluation_tasks(env: Any, n: int, *, name: str | None = None) -> list[Task]
 
 
 def _tasks(env: Any, n: int, *, where: str, split: str, seed: int) -> list[Task]:
-    tasks: list[Task] = env.tasks(split, n, seed) if n > 0 else []
+    tasks: list[Task] = tasks_of(env, split, n, seed) if n > 0 else []
     if not tasks:
         raise InvalidData(
             where=where,

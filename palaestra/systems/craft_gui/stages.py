@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pydantic
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import HasTasks, difficulty_of
 from palaestra.errors import InvalidData, RecipeError
@@ -91,12 +92,12 @@ class Stages:
     def _find(self, source: HasTasks, wanted: Sequence[int], seed: int) -> list[Task]:
         """The first tasks of the environment's list that belong to the wanted buckets, in the order of `wanted`."""
         if not self._limits:
-            return source.tasks("train", len(wanted), seed)
+            return tasks_of(source, "train", len(wanted), seed)
         places: dict[int, list[int]] = {b: [i for i, own in enumerate(wanted) if own == b] for b in set(wanted)}
         found: dict[int, Task] = {}
         given, size = 0, 4 * len(wanted)
         while len(found) < len(wanted):
-            tasks = source.tasks("train", size, seed)[given:]  # a longer list begins with the shorter one
+            tasks = tasks_of(source, "train", size, seed)[given:]  # a longer list begins with the shorter one
             for task in tasks:
                 waiting = places.get(self._bucket_of(task))
                 if waiting:

@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, Task, Trajectory, derive
 from palaestra.data.abilities import content_of
 from palaestra.envs.kit.panels import evaluation_tasks
@@ -41,7 +42,7 @@ def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[s
             warm_start(setup, settings.warm_start, seed=settings.seed, say=lambda *_: None)
         panel = evaluation_tasks(setup.source, settings.evaluation.tasks, name=settings.evaluation.panel)
         held_out = {content_of(setup.source, task) for task in panel}
-        asked = setup.source.tasks("train", tasks, derive(settings.seed, "pairs"))
+        asked = tasks_of(setup.source, "train", tasks, derive(settings.seed, "pairs"))
         for _, answers in groupby(played(asked, samples), key=lambda trajectory: trajectory.group):
             ranked = sorted(answers, key=lambda trajectory: float(trajectory.outcome or 0.0))
             worst, best = ranked[0], ranked[-1]

@@ -8,6 +8,7 @@ environments are in `palaestra/envs/adapters`. This file is the sampler `growing
 
 from __future__ import annotations
 
+from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, derive
 from palaestra.data.abilities import HasTasks
 from palaestra.errors import RecipeError
@@ -48,7 +49,7 @@ def growing_horizon(
     Raises: RecipeError, if `rounds` is empty, decreases or has a number below 1.
     """
     turns = horizon(iteration, rounds, every)
-    tasks = source.tasks("train", count, derive(seed, "tasks", iteration))
+    tasks = tasks_of(source, "train", count, derive(seed, "tasks", iteration))
     return [Play(task=task, turns=turns, info={"horizon": turns}) for task in tasks]
 
 

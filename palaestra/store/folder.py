@@ -8,7 +8,7 @@ It has these files:
       timings.jsonl          values that depend on the machine: times, the engine's counters
       evaluations.jsonl      one line for each evaluation
       trajectories.jsonl     sampled episodes
-      checkpoints/step-000010/
+      checkpoints/step-000010/          `.damaged` behind the name: set aside, because it or a log was damaged
       report.html            kept current while the run goes on
       result.json            the closing line; it is there once the run has ended
       ahead.jsonl            episodes that were played ahead of the updates
@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from palaestra.store.atomic import (
     write_atomic,
     write_fault,
 )
+from palaestra.store.checksums import write_sums
 from palaestra.store.json_text import to_document
 from palaestra.store.lock import unless_written
 
@@ -54,6 +55,7 @@ RESULT = "result.json"
 JOURNAL = "ahead.jsonl"
 NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL)
 FORMER = ".former"
+DAMAGED = ".damaged"  # behind the name of a checkpoint that is set aside
 
 _SIGNS_OF_A_RUN = (RECIPE, METRICS, CHECKPOINTS)
 
@@ -177,12 +179,25 @@ class RunFolder:
         """The path of an iteration's checkpoint, whether it exists or not."""
         return self.path / CHECKPOINTS / f"step-{step:06d}"
 
-    def write_checkpoint(self, step: int) -> AbstractContextManager[Path]:
+    @contextmanager
+    def write_checkpoint(self, step: int) -> Iterator[Path]:
         """Give a folder to fill, as in `with folder.write_checkpoint(10) as place:`. Then it becomes the checkpoint.
 
+        It gets the checksums of its files, and of the logs of metrics and evaluations.
         Raises: RunFolderError, if the disk is full. Earlier checkpoints are intact.
         """
-        return folder_atomic(self.checkpoint(step))
+        with folder_atomic(self.checkpoint(step)) as place:
+            yield place
+            write_sums(place, (self.path / METRICS, self.path / EVALUATIONS))
+
+    def set_aside_after(self, step: int) -> None:
+        """Rename the checkpoints after iteration `step` to `step-….damaged`, so that no run continues from them."""
+        for later in self.checkpoint_steps():
+            if later > step:
+                place = self.checkpoint(later)
+                aside = place.with_name(f"{place.name}{DAMAGED}")
+                discard(aside)
+                place.rename(aside)
 
     def checkpoint_steps(self) -> list[int]:
         """The iterations with a complete checkpoint, in ascending order."""

@@ -8,13 +8,16 @@ from pathlib import Path
 
 from palaestra.data import RunSetup
 from palaestra.errors import CheckpointError, RunFolderError
+from palaestra.own_text import reads_only
 from palaestra.recipe import Recipe, is_recipe, load, split_arguments
+from palaestra.recipe.resolved import is_recipe_json
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import read
 from palaestra.training.checkpoint import damage, load_policy, newest_intact, read_state
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
+from palaestra.trust import is_as_written, refuse_code_of
 
 MODEL_FILES = ("config.json", "adapter_config.json", "network.json")
 
@@ -31,10 +34,24 @@ def resolve(arguments: Sequence[str], *, smoke: bool = False) -> Recipe:
     folder = run_folder(arguments)
     if folder is None:
         return load(files, overrides, smoke=smoke)
-    written = Recipe.from_json(folder.read_json(RECIPE))
+    written = recipe_of(folder)
     if smoke:
         return written.with_overrides(overrides).smoked()
     return written.with_overrides([*overrides, f"run={folder.path}"])
+
+
+def recipe_of(folder: RunFolder) -> Recipe:
+    """The recipe of a run. A line on the terminal says so if `recipe.json` was changed since it was written.
+
+    Raises: RunFolderError, if it cannot be read; RecipeError, if it names code that is not to be trusted
+        (`palaestra.trust`), unless it is only read (`palaestra.own_text`); as `Recipe.from_json`.
+    """
+    entries = folder.read_json(RECIPE)
+    if not is_as_written(folder.path):
+        print(f"{folder / RECIPE} is not as it was written: it was damaged, or changed by hand", file=sys.stderr)
+    if is_recipe_json(entries) and not reads_only():
+        refuse_code_of(folder.path, entries)
+    return Recipe.from_json(entries)
 
 
 def run_folder(arguments: Sequence[str]) -> RunFolder | None:
@@ -61,7 +78,7 @@ def means_a_run(text: str) -> bool:
 def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, RunSetup]:
     """The recipe of a run, and its setup with the trained weights. The caller closes the runner of the setup."""
     folder = RunFolder.open(path)
-    recipe = Recipe.from_json(folder.read_json(RECIPE))
+    recipe = recipe_of(folder)
     settings = recipe.settings.model_copy(update={"device": "cpu"})  # to write weights needs no other device
     return recipe, trained_setup(settings, folder, checkpoint)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.index import PACKAGE
-from palaestra.recipe.origins import Mark, Node, node_of, read_yaml
+from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
@@ -68,7 +68,9 @@ def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
         chain = " → ".join(other.name for other in (*above, path))
         raise RecipeError(where=shown, what=f"it extends itself: {chain}.", remedy="Leave one of them out.")
     try:
-        tree = read_yaml(path.read_text(encoding="utf-8"), source=shown, folder=str(path.parent.resolve()))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+        tree = read_yaml(text, source=shown, folder=str(path.parent.resolve()))
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(where=shown, what=f"it cannot be read: {error}.", remedy="Give a YAML file.") from None
     if not isinstance(tree.value, dict) or "extends" not in tree.value:

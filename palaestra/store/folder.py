@@ -12,6 +12,7 @@ It has these files:
       report.html            kept current while the run goes on
       result.json            the closing line; it is there once the run has ended
       ahead.jsonl            episodes that were played ahead of the updates
+      .made                    says that the recipe was written here (`palaestra.trust`)
       .former/               the run that a new one replaces, until the new one has begun
       .lock                  the pid of the process that trains into the folder, as long as it does
 """
@@ -43,6 +44,7 @@ from palaestra.store.atomic import (
 from palaestra.store.checksums import write_sums
 from palaestra.store.json_text import to_document
 from palaestra.store.lock import unless_written
+from palaestra.trust import SIGNATURE, sign
 
 RECIPE = "recipe.json"
 METRICS = "metrics.jsonl"
@@ -53,7 +55,7 @@ CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 RESULT = "result.json"
 JOURNAL = "ahead.jsonl"
-NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL)
+NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL, SIGNATURE)
 FORMER = ".former"
 DAMAGED = ".damaged"  # behind the name of a checkpoint that is set aside
 
@@ -133,6 +135,14 @@ class RunFolder:
         """Write one JSON file atomically, with sorted keys and the shortest exact floats. Returns its path."""
         return self.write(name, to_document(value))
 
+    def write_recipe(self, recipe: Any) -> None:
+        """Write `recipe.json`, signed as one that was made here. A kill between the two files does no harm."""
+        content = to_document(recipe)
+        signature = sign(self.path, content.encode())
+        if signature is not None:
+            self.write(SIGNATURE, signature)
+        self.write(RECIPE, content)
+
     def discard(self, name: str) -> None:
         """Remove one file, if it is there."""
         discard(self.path / name)
@@ -144,7 +154,7 @@ class RunFolder:
         """
         try:
             return json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(
                 where=str(self.path / name),
                 what=f"it cannot be read: {error}.",
@@ -221,7 +231,7 @@ class RunFolder:
 
 
 def _occupied(folder: RunFolder) -> RunFolderError:
-    there = [name for name in NAMES if (folder / name).exists()]
+    there = [name for name in NAMES if name != SIGNATURE and (folder / name).exists()]
     steps = folder.checkpoint_steps()
     newest = f", and its newest checkpoint is of iteration {steps[-1]}" if steps else ", and it has no checkpoint"
     return RunFolderError(

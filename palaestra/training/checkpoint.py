@@ -152,8 +152,8 @@ def newest_intact(folder: RunFolder, *, logs: bool) -> tuple[Path | None, list[s
     raise CheckpointError(
         where=str(folder.path),
         what="none of its checkpoints can be used.\n  " + "\n  ".join(passed),
-        remedy="Copy the files back from where they are whole. Or start a new run: `--overwrite` replaces this one. If the "
-        "weights are whole,\n`palaestra export` writes them, and `policies.main.load=FOLDER` starts with them.",
+        remedy="Copy the files back from where they are whole. Or start a new run: `--overwrite` replaces this one.\n"
+        "If the weights are whole, `palaestra export` writes them, and `policies.main.load=FOLDER` starts with them.",
     )
 
 

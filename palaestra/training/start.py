@@ -72,7 +72,7 @@ def train(
         resources.enter_context(writing(path, make=not resume))
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
         if not resume:
-            folder.write_json(RECIPE, recipe)
+            folder.write_recipe(recipe)
         with undone_if_it_cannot_begin(folder):
             return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
 
@@ -120,7 +120,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
             if ranks.main:
                 for line in changes(folder.read_json(RECIPE), recipe):
                     progress.note(f"changed: {line}")
-                folder.write_json(RECIPE, recipe)
+                folder.write_recipe(recipe)
                 folder.discard(RESULT)
         else:
             trainer.log.truncate(-1)

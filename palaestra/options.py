@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
-import pydantic_core
+from pydantic_core import core_schema
 
 from palaestra.errors import ContractError, RecipeError, nearest
 
@@ -35,7 +35,7 @@ class AtMost:
     limit: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return pydantic_core.core_schema.no_info_after_validator_function(self._checked, handler(source))
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def _checked(self, value: Any) -> Any:
         if value > self.limit:

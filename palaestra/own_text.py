@@ -38,6 +38,8 @@ TYPES: dict[str, Any] = {
         )
     },
 }
+Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 DECLARES = ("reads", "reads_if", "ignores_if", "writes", "uses", "scope", "frozen_minibatch", "every_token", "extra")
 
 
@@ -86,7 +88,7 @@ def read_part(name: str, file: Path, attribute: str) -> tuple[Callable[..., Any]
     Raises: OSError; SyntaxError; AttributeError, if the file is a plain one and defines no such name.
     """
     tree = ast.parse(file.read_bytes(), filename=str(file))
-    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined = {node.name: node for node in tree.body if isinstance(node, Defined)}
     node = defined.get(attribute)
     if node is None and attribute not in _other_names(tree):
         raise AttributeError(f"{file.name} has no `{attribute}`")
@@ -134,7 +136,7 @@ def _with_signature(name: str, head: ast.arguments | None) -> Callable[..., Any]
 
 def _head(node: ast.stmt | None, defined: Mapping[str, Any]) -> ast.arguments | None:
     """The parameters without `self`; None, if the text does not tell them."""
-    if isinstance(node, ast.FunctionDef):
+    if isinstance(node, FUNCTION):
         return node.args
     if not isinstance(node, ast.ClassDef):
         return None
@@ -152,7 +154,7 @@ def _head(node: ast.stmt | None, defined: Mapping[str, Any]) -> ast.arguments | 
     )
 
 
-def _hidden(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def _hidden(node: Defined) -> bool:
     """Whether something else than `register` changes the function or class."""
     return any(_called(one) != "register" for one in node.decorator_list) or bool(getattr(node, "keywords", ()))
 
@@ -164,7 +166,7 @@ def _called(node: ast.expr) -> str:
     )
 
 
-def _registered(node: ast.FunctionDef | ast.ClassDef | None) -> dict[str, Any] | None:
+def _registered(node: Defined | None) -> dict[str, Any] | None:
     """The arguments of `register` that can be read, `slot` among them; {} without it; None, if some cannot be."""
     for one in node.decorator_list if node is not None else ():
         if isinstance(one, ast.Call) and _called(one) == "register":

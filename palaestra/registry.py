@@ -482,7 +482,7 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
 def _must_be_read(name: str) -> bool:
     """Whether a name means code of the user that this process has not imported yet."""
     place = name.rpartition(":")[0]
-    return bool(place) and place not in sys.modules and not place.startswith("palaestra.")
+    return bool(place) and place != MODULE and place not in sys.modules and not place.startswith("palaestra.")
 
 
 def _read(slot: str, name: str, *, where: str, folders: Sequence[str]) -> Part:

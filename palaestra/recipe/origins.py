@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +15,8 @@ from palaestra.errors import RecipeError
 
 COMMAND_LINE = "command line"
 HERE = "."  # the working folder
-LARGEST_FILE = 1_000_000  # bytes of a recipe file
-MOST_VALUES = 100_000  # in a file, each alias written out
+LARGEST_FILE = 200_000  # characters of a recipe file
+MOST_VALUES = 50_000  # in a file, each alias written out
 DEEPEST = 50  # lists and mappings inside each other
 LARGEST = 2**63 - 1  # of whole numbers
 WIDEST_TEXT = 200  # characters of a line that a message shows
@@ -157,13 +158,13 @@ def read_yaml(text: str, *, source: str, folder: str = HERE) -> Node:
         )
     lines, folders = text.splitlines(), tuple(dict.fromkeys((folder, HERE)))
 
-    def mark(node: yaml.Node) -> Mark:
-        number = node.start_mark.line
-        written = lines[number] if number < len(lines) else ""
+    @functools.cache  # a long line has many values
+    def mark_of(number: int) -> Mark:
+        written = lines[number][: 2 * WIDEST_TEXT] if number < len(lines) else ""
         return Mark(source, shortened(re.sub(r"(^|\s+)#.*$", "", written).strip()), number + 1, folders)
 
     top = Mark(source, folders=folders)
-    tree = _parse(text, mark, top=top)
+    tree = _parse(text, lambda node: mark_of(node.start_mark.line), top=top)
     if tree.value is None:
         return Node({}, top)
     if not isinstance(tree.value, dict):

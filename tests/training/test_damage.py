@@ -233,12 +233,21 @@ def test_6_guard_and_panel(run: RunFolder, key: str, value: Any) -> None:
 
 
 def states(content: Any) -> list[Any]:
-    """Wrong forms of the state of a learner."""
-    shapes = {"state": {}, "param_groups": []}
-    return [{}, [], None, 3, "x", {"x": 1}, {**content, "optimizers": shapes}, dict.fromkeys(content, shapes)]
+    """Wrong forms of the state of the learner."""
+    optimizer = content["main"]["optimizer"]
+    other_shape = {place: held | {"exp_avg": torch.zeros(3)} for place, held in optimizer["state"].items()}
+    shorter = {"state": {}, "param_groups": []}
+    return [
+        *({}, [], None, 3, "x", {"x": 1}, {"main": {}}, {"main": {"optimizer": optimizer}}),
+        *(
+            {"main": {"optimizer": one, "spoiled": 0}}
+            for one in (shorter, optimizer | {"state": other_shape}, [], None)
+        ),
+        {"main": {"optimizer": optimizer, "spoiled": "x"}},
+    ]
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(13))
 def test_6_states(run: RunFolder, number: int) -> None:
     place = run.checkpoint(3)
     without_sums(place)

@@ -12,6 +12,7 @@ import inspect
 import json
 import types
 import typing
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,6 +21,8 @@ import pydantic
 from pydantic_core import core_schema
 
 from palaestra.errors import ContractError, RecipeError, nearest
+
+OPEN: weakref.WeakSet[Any] = weakref.WeakSet()  # functions whose options are not known, so that any may be given
 
 # ---- kinds ------------------------------------------------------------------------------------------------
 Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
@@ -261,7 +264,7 @@ def schema(target: Callable[..., Any], title: str, first: tuple[str, ...] = ()) 
     if unknown:
         raise ContractError(where=title, what=f"`first` names `{unknown[0]}`, which is not one of its options.")
     fields = {name: fields[name] for name in (*first, *(name for name in fields if name not in first))}
-    extra: Any = "allow" if getattr(target, "open_options", False) else "forbid"
+    extra: Any = "allow" if target in OPEN else "forbid"
     config = pydantic.ConfigDict(extra=extra, arbitrary_types_allowed=True, protected_namespaces=())
     return pydantic.create_model(title, __config__=config, **fields)
 

@@ -103,7 +103,8 @@ def read_part(name: str, file: Path, attribute: str) -> tuple[Callable[..., Any]
     for key, value in declared.items():
         setattr(stub, key, value)
     stub.__doc__ = None if node is None else ast.get_docstring(node)
-    stub.open_options = not known  # type: ignore[attr-defined]
+    if not known:
+        options.OPEN.add(stub)
     _reading["found"][name] = "its options were read from the text" if known else "its options are not known"
     return stub, registered or {}
 
@@ -156,7 +157,8 @@ def _head(node: ast.stmt | None, defined: Mapping[str, Any]) -> ast.arguments | 
 
 def _hidden(node: Defined) -> bool:
     """Whether something else than `register` changes the function or class."""
-    return any(_called(one) != "register" for one in node.decorator_list) or bool(getattr(node, "keywords", ()))
+    has_metaclass = isinstance(node, ast.ClassDef) and bool(node.keywords)
+    return has_metaclass or any(_called(one) != "register" for one in node.decorator_list)
 
 
 def _called(node: ast.expr) -> str:
@@ -183,23 +185,16 @@ def _declared(node: ast.stmt | None) -> dict[str, Any]:
     """The attributes of a class whose values stand literally in its body."""
     found: dict[str, Any] = {}
     for line in node.body if isinstance(node, ast.ClassDef) else ():
-        target = (
-            line.targets[0]
-            if isinstance(line, ast.Assign)
-            else line.target
-            if isinstance(line, ast.AnnAssign)
-            else None
-        )
-        value = getattr(line, "value", None)
-        if isinstance(target, ast.Name) and value is not None:
-            wraps = isinstance(value, ast.Call) and _called(value) in ("frozenset", "tuple") and value.args
-            inner = value.args[0] if wraps else value
-            try:
-                literal = ast.literal_eval(inner)
-            except (ValueError, TypeError, SyntaxError, RecursionError):
-                continue
-            if target.id == "provides":
-                found["provides"] = frozenset(literal) if isinstance(literal, set | list | tuple) else None
+        if isinstance(line, ast.Assign) and len(line.targets) == 1:
+            target, value = line.targets[0], line.value
+        elif isinstance(line, ast.AnnAssign) and line.value is not None:
+            target, value = line.target, line.value
+        else:
+            continue
+        if isinstance(target, ast.Name) and target.id == "provides":
+            wraps = isinstance(value, ast.Call) and _called(value) == "frozenset" and value.args
+            literal = _value(value.args[0] if isinstance(value, ast.Call) and wraps else value)
+            found["provides"] = frozenset(literal) if isinstance(literal, set | list | tuple) else None
     return found
 
 

@@ -24,7 +24,8 @@ from palaestra.models.devices import on_cpu
 from palaestra.models.sharding import load_weights, whole
 from palaestra.models.weight_files import save_weights
 from palaestra.store.checksums import SUMS, file_fault, log_fault
-from palaestra.store.folder import RunFolder
+from palaestra.store.folder import CHECKPOINTS, METRICS, RunFolder
+from palaestra.store.metrics import read
 
 STATE = "state.json"
 # What objects raise if they are given a state of another kind: a key or a module less, another shape, another length.
@@ -155,6 +156,30 @@ def newest_intact(folder: RunFolder, *, logs: bool) -> tuple[Path | None, list[s
         remedy="Copy the files back from where they are whole. Or start a new run: `--overwrite` replaces this one.\n"
         "If the weights are whole, `palaestra export` writes them, and `policies.main.load=FOLDER` starts with them.",
     )
+
+
+def continued_from(folder: RunFolder, *, say: Callable[[str], object]) -> Path | None:
+    """The newest checkpoint from which the run can continue, None without any. Newer ones are set aside.
+
+    Args:
+        say: gets a line for each checkpoint that is set aside, and one more.
+
+    Raises: CheckpointError, if none of the checkpoints can be used, or if they are gone.
+    """
+    place, passed = newest_intact(folder, logs=True)
+    done = len(read(folder / METRICS)) if place is None else 0
+    if done:  # a run writes its first checkpoint before its first iteration
+        raise CheckpointError(
+            where=str(folder.path / CHECKPOINTS),
+            what=f"the checkpoints are gone, and the run had done {done} iterations.",
+            remedy="Copy them back, or start the run again with `--overwrite`.",
+        )
+    for line in passed:
+        say(f"not used: {line}")
+    if place is not None and passed:
+        folder.set_aside_after(read_state(place)["step"])
+        say(f"continued from an earlier checkpoint, {place}; what came after it is done again")
+    return place
 
 
 def damage(place: Path) -> str | None:

@@ -15,14 +15,13 @@ from palaestra.bound import BoundPart
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
-from palaestra.errors import CheckpointError
 from palaestra.interruption import Stopped, exits_refused, stoppable
 from palaestra.registry import declared
-from palaestra.store.folder import CHECKPOINTS, METRICS, RECIPE, RESULT, RunFolder
+from palaestra.store.folder import RECIPE, RESULT, RunFolder
 from palaestra.store.lock import writing
-from palaestra.store.metrics import UPDATES, read
+from palaestra.store.metrics import UPDATES
 from palaestra.training.async_collector import refuse_strategies
-from palaestra.training.checkpoint import RunState, newest_intact, read_state
+from palaestra.training.checkpoint import RunState, continued_from
 from palaestra.training.loop import Trainer
 from palaestra.training.memory import refuse_what_cannot_fit
 from palaestra.training.monitor import Panel, closing_line
@@ -111,7 +110,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         trained = trainer.setup.trained.values()
         for line in dict.fromkeys(line for policy in trained for line in policy.notes):
             progress.note(line)
-        place = ranks.texts(str(_continued_from(folder, progress) or ""))[0]
+        place = ranks.texts(str(continued_from(folder, say=progress.note) or ""))[0]
         if place:
             _start_learners(trainer)
             share_logs(folder, ranks)
@@ -138,27 +137,6 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
     if trainer.counters[UPDATES]:
         return line
     return f"no update was made: in {trainer.step} iterations no token had an advantage\n{line}"
-
-
-def _continued_from(folder: RunFolder, progress: Progress) -> Path | None:
-    """The newest checkpoint from which the run can continue. Newer ones are set aside, with a line for each.
-
-    Raises: CheckpointError, if none of the checkpoints can be used, or if they are gone.
-    """
-    place, passed = newest_intact(folder, logs=True)
-    done = len(read(folder / METRICS)) if place is None else 0
-    if done:  # a run writes its first checkpoint before its first iteration
-        raise CheckpointError(
-            where=str(folder.path / CHECKPOINTS),
-            what=f"the checkpoints are gone, and the run had done {done} iterations.",
-            remedy="Copy them back, or start the run again with `--overwrite`.",
-        )
-    for line in passed:
-        progress.note(f"not used: {line}")
-    if place is not None and passed:
-        folder.set_aside_after(read_state(place)["step"])
-        progress.note(f"continued from an earlier checkpoint, {place}; what came after it is done again")
-    return place
 
 
 @contextmanager

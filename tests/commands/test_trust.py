@@ -17,6 +17,7 @@ import pytest
 
 from palaestra.api import Run
 from palaestra.errors import RecipeError
+from palaestra.options import OPEN
 from palaestra.own_text import read_part, signatures_only
 from palaestra.store.folder import RECIPE
 from palaestra.trust import SIGNATURE, made_here, refuse_code_of, trusting
@@ -124,10 +125,10 @@ def test_1_what_the_text_does_not_tell(tmp_path: Path) -> None:
     with signatures_only() as found:
         for name in "Abcd":
             stub, _ = read_part(name, tmp_path / "odd.py", name)
-            assert stub.open_options
+            assert stub in OPEN
         assert found == dict.fromkeys("Abcd", "its options are not known")
         stub, registered = read_part("e", tmp_path / "odd.py", "e")
-    assert registered == {"reads": ("process",), "slot": "reward"} and not stub.open_options
+    assert registered == {"reads": ("process",), "slot": "reward"} and stub not in OPEN
 
 
 @pytest.mark.parametrize(

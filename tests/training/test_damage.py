@@ -2,7 +2,8 @@
 the same end; (2) so is a missing, a further and a cut file; (3) a log that is missing, cut or changed is found as a
 checkpoint is, and its lines are written again; (4) if nothing is left to go on from, one line says so; (5) a checkpoint
 without checksums loads; (6) descriptions and states of another form are errors of one line; (7) `eval`, `compare` and
-an explicit `--checkpoint` notice it too; (8) a `recipe.json` that was changed is noticed.
+an explicit `--checkpoint` notice it too; (8) a `recipe.json` that was changed is noticed; (9) two resumes at once, one
+of them killed or not, leave the logs of one run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +299,29 @@ def test_8_the_recipe(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> Non
     recipe_of(run)
     assert "recipe.json is not as it was written" in capsys.readouterr().err
     assert read_state(run.checkpoint(3))["step"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_9_two_resumes_at_once(original: Path, tmp_path: Path, number: int) -> None:
+    """One of them trains and is killed at some moment; the other one trains, or is told so; the logs are right."""
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(SMALL | {"run": str(tmp_path / "run")}))
+    draw = random.Random(number)
+    command = [sys.executable, "-m", "palaestra", "train", str(recipe), "--resume", "--quiet"]
+    shutil.copytree(original, tmp_path / "run")
+    for step in (2, 3):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:06d}")
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    if number % 2:
+        time.sleep(2.0 + 6.0 * draw.random())
+        both[0].kill()
+    said = [process.communicate(timeout=120)[1] for process in both]
+    codes = [process.returncode for process in both]
+    assert all(
+        code in (0, -9) or (code == 2 and "another run writes" in text) for code, text in zip(codes, said, strict=True)
+    ), said
+    assert "Traceback" not in "".join(said)
+    last = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert last.returncode == 0, last.stderr
+    assert logs_of(tmp_path / "run") == logs_of(original) and not (tmp_path / "run" / ".lock").exists()

@@ -241,6 +241,8 @@ class _Conversion:
                     remedy="Write `key: value`, with a text as key.",
                 )
             name = str(key.value)
+            if not _is_text(name):
+                raise _no_text(place)
             if name in found:
                 raise RecipeError(
                     where=place.where,
@@ -272,16 +274,17 @@ def _scalar(node: yaml.Node, loader: _Loader, own: Mark) -> Any:
             remedy=f"Leave out the tag `!!{node.tag.rpartition(':')[2]}`.",
         )
     if isinstance(value, str) and not _is_text(value):
-        raise RecipeError(
-            where=own.where,
-            what="the text has characters that are none: a NUL, or half of a pair of surrogates.",
-            remedy="Leave them out.",
-        )
+        raise _no_text(own)
     return value
 
 
 def _is_text(value: str) -> bool:
     return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _no_text(mark: Mark) -> RecipeError:
+    what = "the text has characters that are none: a NUL, or half of a pair of surrogates."
+    return RecipeError(where=mark.where, what=what, remedy="Leave them out.")
 
 
 def _too_large(mark: Mark) -> RecipeError:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic_core import core_schema
+from pydantic_core import PydanticCustomError, core_schema
 
 from palaestra.errors import ContractError, RecipeError, nearest
 
@@ -42,7 +42,7 @@ class AtMost:
 
     def _checked(self, value: Any) -> Any:
         if value > self.limit:
-            raise ValueError(f"the largest value is {self.limit:,}")
+            raise PydanticCustomError("at_most", "the largest value is {limit}", {"limit": f"{self.limit:,}"})
         return value
 
 

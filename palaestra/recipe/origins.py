@@ -121,7 +121,7 @@ def node_of(value: Any, mark: Mark, *, texts: bool = False, depth: int = 0) -> N
 
 def shortened(text: str) -> str:
     """A text for a message, cut if it is long."""
-    return text if len(text) <= WIDEST_TEXT else f"{text[:WIDEST_TEXT]} … ({len(text):,} characters)"
+    return text if len(text) <= WIDEST_TEXT + 60 else f"{text[:WIDEST_TEXT]} … ({len(text):,} characters)"
 
 
 # ---- YAML -------------------------------------------------------------------------------------------------
@@ -131,6 +131,7 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}
 
 
+PLAIN_TAGS = ("tag:yaml.org,2002:seq", "tag:yaml.org,2002:map")
 _WHOLE = r"(?:0|[1-9][0-9_]*)"
 for _tag, _pattern, _first in (
     ("null", r"(?:~|null|)", ["~", "n", ""]),
@@ -224,6 +225,12 @@ class _Conversion:
             )
         if depth > DEEPEST:
             raise _too_deep(own)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in PLAIN_TAGS:
+            raise RecipeError(
+                where=own.where,
+                what=f"the tag `{shortened(node.tag)}` has no meaning in a recipe.",
+                remedy="Leave it out. Lists and mappings need no tag.",
+            )
         if isinstance(node, yaml.SequenceNode):
             return Node([self.node(item, self._mark(item), depth + 1) for item in node.value], own)
         if isinstance(node, yaml.MappingNode):
@@ -289,7 +296,7 @@ def _no_text(mark: Mark) -> RecipeError:
 
 def _too_large(mark: Mark) -> RecipeError:
     return RecipeError(
-        where=shortened(mark.where), what=f"a whole number is larger than {LARGEST}.", remedy="Write a smaller one."
+        where=shortened(mark.where), what=f"a whole number is outside of ±{LARGEST}.", remedy="Write a smaller one."
     )
 
 

@@ -177,7 +177,8 @@ def test_4_code_inside_a_run_folder(made: Path, mark: Path, palaestra: Command) 
     entries["reward"]["folders"] = [str(made.resolve())]
     with pytest.raises(RecipeError):
         refuse_code_of(made, entries)
-    done = palaestra("train", "code/recipe.yaml", "run=new", f"advantage={made}/world.py:paid")
+    Path("plain.yaml").write_text(json.dumps(SMALL))
+    done = palaestra("train", "plain.yaml", "run=new", f"advantage={made}/world.py:paid")
     assert done.code == 2 and "lies inside the run folder made" in done.err and not mark.exists()
 
 

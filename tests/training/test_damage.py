@@ -239,8 +239,10 @@ def test_6_guard_and_panel(run: RunFolder, key: str, value: Any) -> None:
 def states(content: Any) -> list[Any]:
     """Wrong forms of the state of the learner."""
     optimizer = content["main"]["optimizer"]
-    other_shape = {place: held | {"exp_avg": torch.zeros(3)} for place, held in optimizer["state"].items()}
-    shorter = {"state": {}, "param_groups": []}
+    adam = optimizer["adam"]
+    moments = {place: held | {"exp_avg": torch.zeros(3)} for place, held in adam["state"].items()}
+    other_shape = optimizer | {"adam": adam | {"state": moments}}
+    shorter = optimizer | {"adam": {"state": {}, "param_groups": []}}
     return [
         *({}, [], None, 3, "x", {"x": 1}, {"main": {}}, {"main": {"optimizer": optimizer}}),
         *(

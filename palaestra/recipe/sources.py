@@ -103,7 +103,7 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     """
     known = packaged()
     for place in (folder / path, folder / path / COMPLETE):
-        if place.is_file():
+        if os.path.isfile(place):  # false, too, for a name that is too long
             resolved, relative = place.resolve(), os.path.relpath(place)
             own = next((name for name, other in known.items() if other == resolved), None)
             return place, own or (place.as_posix() if relative.startswith("..") else Path(relative).as_posix())
@@ -111,16 +111,16 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     for candidate in (name, f"{name}/{COMPLETE}"):
         if candidate in known:
             return known[candidate], candidate
-    siblings = [other.as_posix() for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    siblings = [other.as_posix() for other in path.parent.glob("*.yaml")] if os.path.isdir(path.parent) else []
     names = {other.removesuffix(".yaml"): other for other in [*known, *siblings]}
     if "/" not in name:
         names |= {other.partition("/")[0]: other.partition("/")[0] for other in known if other.endswith(f"/{COMPLETE}")}
     moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
     if path.stem == Path(COMPLETE).stem:  # the name of every system's file says nothing
-        moved = [path.name] if Path(path.name).is_file() else []
+        moved = [path.name] if os.path.isfile(path.name) else []
     raise UnknownName(
         where=path.as_posix(),
-        what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe file has this path or name.",
+        what=f"this folder has no {COMPLETE}." if os.path.isdir(path) else "no recipe file has this path or name.",
         options=_inside(path) or moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
         remedy="Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
         "(`palaestra methods` lists the systems).",

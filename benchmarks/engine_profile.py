@@ -23,7 +23,7 @@ import torch
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import TransformersForward
-from palaestra.models import make_causal_lm
+from palaestra.models.causal_lm import make_causal_lm
 
 VOCABULARY = 1024
 

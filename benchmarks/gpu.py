@@ -30,8 +30,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from palaestra.data.batches import micro_batches_of
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
-from palaestra.models import load_causal_lm, load_tokenizer
+from palaestra.models.causal_lm import load_causal_lm
 from palaestra.models.pretrained import SMOLLM2, located
+from palaestra.models.tokenizer import load_tokenizer
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog

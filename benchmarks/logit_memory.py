@@ -23,7 +23,7 @@ import torch
 from machine import describe, peak_bytes
 from update_speed import answers_of
 
-from palaestra.models import make_causal_lm
+from palaestra.models.causal_lm import make_causal_lm
 from palaestra.policies import language_trainer
 from palaestra.policies.language_trainer import LanguageModule, LanguageTrainer
 

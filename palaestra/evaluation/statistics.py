@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from palaestra.errors import InvalidData
 
@@ -52,7 +52,7 @@ def wilson_interval(successes: int, n: int, *, level: float = 0.95) -> Interval:
     """
     if not 0 <= successes <= n or n == 0:
         raise InvalidData(where="wilson_interval", what=f"{successes} successes of {n} are not a proportion.")
-    found = stats.binomtest(successes, n).proportion_ci(confidence_level=level, method="wilson")
+    found = scipy.stats.binomtest(successes, n).proportion_ci(confidence_level=level, method="wilson")
     return Interval(value=successes / n, low=float(found.low), high=float(found.high), level=level)
 
 
@@ -83,7 +83,7 @@ def task_interval(scores: ArrayLike, *, draws: int, level: float = 0.95) -> Inte
     if draws > 1 and tasks > 1 and 0 < p < 1:
         spread = float(sample.var(ddof=1)) / tasks
         size = min(max(p * (1 - p) / spread, size), size * draws) if spread > 0 else size * draws
-    law = stats.t(tasks - 1) if size > tasks else stats.norm
+    law = scipy.stats.t(tasks - 1) if size > tasks else scipy.stats.norm
     quantile = float(law.ppf((1 + level) / 2))
     center = (p + quantile**2 / (2 * size)) / (1 + quantile**2 / size)
     reach = quantile * math.sqrt(p * (1 - p) / size + quantile**2 / (4 * size**2)) / (1 + quantile**2 / size)
@@ -163,7 +163,7 @@ def _bca(
     low, high = table.min(axis=1), table.max(axis=1)
     varied = np.flatnonzero(low < high)
     if table.shape[1] >= 3 and len(varied):
-        found = stats.bootstrap(
+        found = scipy.stats.bootstrap(
             (table[varied],),
             np.mean,
             axis=1,
@@ -189,7 +189,9 @@ def t_interval(values: ArrayLike, *, level: float = 0.95) -> Interval:
     if len(sample) < 2:
         raise InvalidData(where="t_interval", what="one value has no spread.", remedy="Run more seeds.")
     mean = float(sample.mean())
-    reach = float(stats.t.ppf((1 + level) / 2, len(sample) - 1)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    reach = (
+        float(scipy.stats.t.ppf((1 + level) / 2, len(sample) - 1)) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    )
     return Interval(value=mean, low=mean - reach, high=mean + reach, level=level)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM
 
 from palaestra.models.products import is_large
 
@@ -20,7 +20,7 @@ def join_weights(module: nn.Module) -> None:
     share the weights.
     """
     for model in module.modules():
-        if isinstance(model, LlamaForCausalLM) and is_large(model):
+        if isinstance(model, transformers.LlamaForCausalLM) and is_large(model):
             for part in model.modules():
                 for names in TOGETHER:
                     layers = [getattr(part, name, None) for name in names]

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
 from torch import Tensor
-from transformers import AutoConfig, AutoImageProcessor
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils import cached_file
 
 from palaestra.data.trajectory import Picture, digest_of
@@ -177,13 +176,13 @@ def _processor(place: str, tokenizer: Any) -> Any:
     Raises: NoPictures.
     """
     try:
-        config = AutoConfig.from_pretrained(place, local_files_only=True)
-        kind: Any = PROCESSOR_MAPPING[type(config)]
+        config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
+        kind: Any = transformers.PROCESSOR_MAPPING[type(config)]
     except KeyError:
         raise NoPictures(f"transformers has no processor for models of the type `{config.model_type}`") from None
     try:
         # The backend of pillow gives the same numbers on every machine, and torchvision need not be installed.
-        images = AutoImageProcessor.from_pretrained(place, local_files_only=True, backend="pil")
+        images = transformers.AutoImageProcessor.from_pretrained(place, local_files_only=True, backend="pil")
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().partition("\n")[0]
         raise NoPictures(f"its image processor cannot be made with pillow: {first}") from error

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
+import transformers
 from torch import nn
-from transformers import PreTrainedModel
 
 AUTO = "auto"
 
@@ -56,7 +56,7 @@ def set_dtype(module: nn.Module, name: str) -> None:
     if name != "bfloat16":
         module.to(dtype=getattr(torch, name))
         return
-    for model in [part for part in module.modules() if isinstance(part, PreTrainedModel)]:
+    for model in [part for part in module.modules() if isinstance(part, transformers.PreTrainedModel)]:
         for parameter in model.parameters():  # one at a time, so that memory never holds two copies of all
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(torch.bfloat16)

@@ -18,9 +18,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import transformers
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.file_download import try_to_load_from_cache
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palaestra.errors import CheckpointError, missing_extra
 from palaestra.models.weight_files import open_weights, without_progress_bars
@@ -124,11 +124,11 @@ def _downloaded(place: Path) -> Path:
 def _from_gguf(file: Path) -> tuple[Any, Any]:
     """The model of a GGUF file with float32 weights, and its tokenizer."""
     with without_progress_bars():
-        quantized = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+        quantized = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
     said = quantized.config.to_dict()
     said.pop("quantization_config", None)  # the weights are float32 now
     said["_name_or_path"] = SMOLLM2
     model = type(quantized)(type(quantized.config)(**said))
     model.load_state_dict(quantized.state_dict())
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     return model.eval(), tokenizer

@@ -19,10 +19,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import BitsAndBytesConfig, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from palaestra.errors import CheckpointError, missing_extra
 from palaestra.models.products import are_fast, fast_products
@@ -134,7 +133,7 @@ def loading_options(config: Any, wanted: str | None, *, device: Any, where: str)
         return {"device_map": {"": device}}
     eight = wanted == "int8"
     kinds: dict[str, Any] = {"load_in_8bit": True} if eight else {"load_in_4bit": True, "bnb_4bit_quant_type": wanted}
-    return {"quantization_config": BitsAndBytesConfig(**kinds), "device_map": {"": device}}
+    return {"quantization_config": transformers.BitsAndBytesConfig(**kinds), "device_map": {"": device}}
 
 
 # ---- layers -----------------------------------------------------------------------------------------------
@@ -225,7 +224,7 @@ class _Product(torch.autograd.Function):
 
 
 # ---- models -----------------------------------------------------------------------------------------------
-def hold(model: PreTrainedModel, *, where: str) -> None:
+def hold(model: transformers.PreTrainedModel, *, where: str) -> None:
     """Put layers of this file in the place of those of bitsandbytes. They take over the codes, without a copy.
 
     Afterwards the model is an ordinary one for transformers and peft. A model with whole weights does not change.
@@ -239,7 +238,7 @@ def hold(model: PreTrainedModel, *, where: str) -> None:
     for name, part in list(model.named_modules()):
         if not isinstance(part, bitsandbytes.Linear4bit | bitsandbytes.Linear8bitLt):
             continue
-        if issubclass(part.source_cls, Conv1D):
+        if issubclass(part.source_cls, transformers.Conv1D):
             raise CheckpointError(
                 where=where,
                 what=f"its layers, such as {name}, are of the class Conv1D, which cannot be held in 4 or 8 bits.",
@@ -248,7 +247,7 @@ def hold(model: PreTrainedModel, *, where: str) -> None:
         four = isinstance(part, bitsandbytes.Linear4bit)
         model.set_submodule(name, _four_bits(part) if four else _eight_bits(part, f"{where}, {name}"))
     quantizer.remove_quantization_config(model)
-    for inner in [part for part in model.modules() if isinstance(part, PreTrainedModel)]:
+    for inner in [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]:
         vars(inner.config).pop("_is_quantized", None)
         for flag in ("is_loaded_in_4bit", "is_loaded_in_8bit"):
             vars(inner).pop(flag, None)

@@ -2,25 +2,22 @@
 
 Each process keeps a slice of every weight, of its gradient and of its optimizer state. Torch gathers the whole weights
 of one block just before that block is evaluated, and frees them afterwards. All processes must therefore evaluate, and
-backpropagate, equally often.
+backpropagate, equally often. FSDP2 is imported where it is used, since its import takes long.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import transformers
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.export import register_dataclass
-from transformers import PreTrainedModel
 
 from palaestra.errors import RecipeError
 from palaestra.models.quantized import is_quantized
@@ -47,21 +44,24 @@ def shard(module: nn.Module, *, returns: type) -> None:
             remedy="Leave `training.shard` out: each process then holds the codes of all weights. "
             "Or leave `quantize` out.",
         )
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
+
     _find_tensors_in(returns)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no caller changes outputs in place
     kind = next(module.parameters()).device.type
     mesh = init_device_mesh(kind, (dist.get_world_size(),))
     for part in (*blocks(module), module):
-        fully_shard(part, mesh=mesh)
+        fsdp.fully_shard(part, mesh=mesh)
     for part in module.modules():
-        if isinstance(part, FSDPModule):
+        if isinstance(part, fsdp.FSDPModule):
             part.set_gradient_divide_factor(1.0)  # the sum, not the mean
             part.set_force_sum_reduction_for_comms(True)  # gloo supports sums only
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
     """The repeated blocks of the models of transformers in a module, as these models name them."""
-    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    models = [part for part in module.modules() if isinstance(part, transformers.PreTrainedModel)]
     names = {name for model in models for name in model._no_split_modules or ()}
     return (part for part in module.modules() if type(part).__name__ in names)
 
@@ -76,6 +76,8 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def _like(module: nn.Module, weights: Mapping[int, nn.Parameter]) -> nn.Module:
+    from torch.distributed.fsdp import FSDPModule
+
     kinds = type(module).__mro__
     kind = kinds[2] if isinstance(module, FSDPModule) else kinds[0]  # torch puts two classes before the module's own
     made: nn.Module = object.__new__(kind)
@@ -87,18 +89,21 @@ def _like(module: nn.Module, weights: Mapping[int, nn.Parameter]) -> nn.Module:
 
 def is_spread(tensor: Tensor) -> bool:
     """Whether each process holds only a slice of the tensor."""
-    return isinstance(tensor, DTensor)
+    kinds = sys.modules.get("torch.distributed.tensor")  # as long as it is not imported, no tensor is spread
+    return kinds is not None and isinstance(tensor, kinds.DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The complete tensor. A spread one is gathered from all processes, which must call this together."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_spread(tensor) else tensor  # type: ignore[no-any-return, attr-defined]
 
 
 def spread_like(tensor: Any, target: Any) -> Any:
     """Spread a complete tensor like `target`, if that is spread and as large. All processes call this together."""
-    if not isinstance(target, DTensor) or isinstance(tensor, DTensor) or tensor.shape != target.shape:
+    if not is_spread(target) or is_spread(tensor) or tensor.shape != target.shape:
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor, target.device_mesh, target.placements)
 
 
@@ -132,4 +137,6 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 @functools.cache
 def _find_tensors_in(kind: type) -> None:
     """Register the dataclass, so that torch finds the tensors in its objects."""
+    from torch.export import register_dataclass
+
     register_dataclass(kind)

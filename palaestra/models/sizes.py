@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoConfig
-from transformers.pytorch_utils import Conv1D
 
 from palaestra.models.causal_lm import kind_of
 from palaestra.models.pretrained import located
@@ -127,13 +126,15 @@ def size_of(model: str) -> ModelSize | None:
     """
     place = located(model)
     try:
-        config = AutoConfig.from_pretrained(place, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
         with torch.device("meta"):
             empty: Any = kind_of(config).from_config(config, dtype=torch.float32)
     except Exception:  # an architecture may fail by any exception
         return None
     output = empty.get_output_embeddings()
-    layers = [part for part in empty.modules() if isinstance(part, nn.Linear | Conv1D) and part is not output]
+    layers = [
+        part for part in empty.modules() if isinstance(part, nn.Linear | transformers.Conv1D) and part is not output
+    ]
     try:
         cached: int | None = cache_shape(config).numbers
     except AttributeError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from palaestra.errors import CheckpointError, InvalidData
 
@@ -20,7 +20,7 @@ SPECIAL = (PAD, OBSERVATION, ACTION, END)
 SMALLEST_VOCABULARY = len(SPECIAL) + 256
 
 
-def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> transformers.PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer on `texts`. It encodes any text without loss; frequent words are single tokens.
 
     A word includes the space before it, so " left" can be one token and is never " " and "left". Ids 0 to 3 are
@@ -51,7 +51,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> PreTrain
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer=trainer)
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
@@ -60,13 +60,13 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> PreTrain
     )
 
 
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: str | Path) -> transformers.PreTrainedTokenizerBase:
     """Load the tokenizer of a Hugging Face folder on this machine. Nothing is downloaded.
 
     Raises: CheckpointError, if the folder holds no tokenizer.
     """
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)  # type: ignore[no-any-return]
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)  # type: ignore[no-any-return]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             where=f"load_tokenizer({str(folder)!r})",

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import torch
+import transformers
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from palaestra.data.protocols import Optimizer
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
@@ -195,7 +195,7 @@ def matrices_of(module: nn.Module, *, apart: Collection[str]) -> list[nn.Paramet
     """The weight matrices of a module, without embeddings, output heads and the modules that `apart` names."""
     outside = {id(p) for layer in module.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()}
     for model in module.modules():
-        head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None  # type: ignore[no-untyped-call]
+        head = model.get_output_embeddings() if isinstance(model, transformers.PreTrainedModel) else None  # type: ignore[no-untyped-call]
         outside |= {id(p) for p in head.parameters()} if head is not None else set()
     return [
         p

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,22 @@ def packaged() -> dict[str, Path]:
     """The recipes that come with Palaestra: name → file.
 
     The recipes of a system are named after its folder, such as `gigpo/method.yaml`. Other names are paths below
-    `recipes/`, such as `setups/rooms-tiny.yaml`.
+    `recipes/`, such as `setups/rooms-tiny.yaml`. They are looked up once in a process.
     """
-    root = recipes_folder()
+    return dict(_packaged(recipes_folder(), PACKAGE / "systems"))
+
+
+@cache
+def _packaged(root: Path | None, systems: Path) -> Mapping[str, Path]:
     found = sorted(root.rglob("*.yaml")) if root is not None else []
     known = {path.relative_to(root).as_posix(): path for path in found if root is not None}
-    own = [path for path in sorted((PACKAGE / "systems").glob("*/*.yaml")) if path.name not in NO_RECIPES]
+    own = [path for path in sorted(systems.glob("*/*.yaml")) if path.name not in NO_RECIPES]
     return known | {f"{path.parent.name}/{path.name}": path for path in own}
+
+
+@cache
+def _names(root: Path | None, systems: Path) -> Mapping[Path, str]:
+    return {path: name for name, path in _packaged(root, systems).items()}
 
 
 def read_layers(source: Source) -> list[Node]:
@@ -104,8 +114,7 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     known = packaged()
     for place in (folder / path, folder / path / COMPLETE):
         if os.path.isfile(place):  # false, too, for a name that is too long
-            resolved, relative = place.resolve(), os.path.relpath(place)
-            own = next((name for name, other in known.items() if other == resolved), None)
+            relative, own = os.path.relpath(place), _names(recipes_folder(), PACKAGE / "systems").get(place.resolve())
             return place, own or (place.as_posix() if relative.startswith("..") else Path(relative).as_posix())
     name = path.as_posix().removeprefix(f"{FOLDER}/")
     for candidate in (name, f"{name}/{COMPLETE}"):

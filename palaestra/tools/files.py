@@ -7,22 +7,24 @@ between a check and the use of a path does no harm.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import shutil
 import stat
-import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from palaestra.errors import PalaestraError
+from palaestra.tools.temporary import FOLDER, TemporaryFolder
 from palaestra.tools.tool import Tool, ToolError, tool
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LISTED = 200
 
 
 class WorkFolder:
     """The files of one episode, in a temporary folder of the host. ToolError reports what an agent can correct.
+
+    Threads may use it at the same time: each write and replacement happens as a whole.
 
     Args:
         files: the first files, by relative path.
@@ -38,8 +40,11 @@ class WorkFolder:
                     where="WorkFolder", what=f"`{name}` is {value}.", remedy=f"Set `{name}` to 1 or more."
                 )
         self._max_files, self._max_bytes = max_files, max_kb * 1024
-        self.path = tempfile.mkdtemp(prefix="palaestra-files-")
+        self._folder = TemporaryFolder("files")
+        self.path = str(self._folder.path)
         self._root = os.open(self.path, FOLDER)
+        self._lock = threading.RLock()
+        self._count = itertools.count()
         try:
             for path, content in (files or {}).items():
                 self.write(path, content)
@@ -71,6 +76,15 @@ class WorkFolder:
     def write(self, path: str, content: str | bytes) -> None:
         """Write a file and the folders it needs. Raises: ToolError, also if the folder would grow too large."""
         parts, data = _parts(path), content.encode() if isinstance(content, str) else bytes(content)
+        with self._lock:
+            self._write(path, parts, data)
+
+    def replace(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        """Write what `change` makes of the content of a file. No other write comes between. Raises: ToolError."""
+        with self._lock:
+            self.write(path, change(self.read(path)))
+
+    def _write(self, path: str, parts: tuple[str, ...], data: bytes) -> None:
         sizes = self.sizes()
         here = "/".join(parts)
         if here not in sizes and len(sizes) >= self._max_files:
@@ -79,7 +93,7 @@ class WorkFolder:
             raise ToolError(f"the files together may have {self._max_bytes // 1024} kB; {path!r} does not fit")
         with self._parent(parts, make=True) as folder:
             # Renaming a new file over the old one means that nobody reads half a file and no link is followed.
-            fresh = f".{parts[-1][:100]}.new"
+            fresh = f".{parts[-1][:100]}.{next(self._count)}.new"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(fresh, dir_fd=folder)
             fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
@@ -94,7 +108,7 @@ class WorkFolder:
     def remove(self, path: str) -> None:
         """Remove a file. A missing file and a folder are left as they are. Raises: ToolError, for a path outside."""
         parts = _parts(path)
-        with contextlib.suppress(ToolError), self._parent(parts) as folder:
+        with self._lock, contextlib.suppress(ToolError), self._parent(parts) as folder:
             try:
                 os.unlink(parts[-1], dir_fd=folder)
             except FileNotFoundError:
@@ -104,7 +118,11 @@ class WorkFolder:
 
     def sizes(self) -> dict[str, int]:
         """Size in bytes of each regular file, in alphabetical order of the paths."""
-        self._refuse_closed()
+        with self._lock:
+            self._refuse_closed()
+            return self._sizes()
+
+    def _sizes(self) -> dict[str, int]:
         found = {}
         for parent, _, names, fd in os.fwalk(".", dir_fd=self._root, follow_symlinks=False):
             for name in names:
@@ -120,10 +138,11 @@ class WorkFolder:
 
     def close(self) -> None:
         """Remove the folder. Closing twice does nothing."""
-        if self._root >= 0:
-            os.close(self._root)
-            self._root = -1
-            shutil.rmtree(self.path, ignore_errors=True)
+        with self._lock:
+            if self._root >= 0:
+                os.close(self._root)
+                self._root = -1
+                self._folder.close()
 
     def __enter__(self) -> WorkFolder:
         return self
@@ -179,7 +198,7 @@ def file_tools(folder: WorkFolder) -> list[Tool]:
             first: number of the first line, from 1.
             last: number of the last line; 0 is the end of the file.
         """
-        lines = _text(folder, path).splitlines(keepends=True)
+        lines = _decoded(folder.read(path), path).splitlines(keepends=True)
         if first < 1 or (last and last < first):
             raise ToolError(f"there are no lines {first} to {last}")
         return "".join(lines[first - 1 : last or None]) or "(empty)"
@@ -204,20 +223,27 @@ def file_tools(folder: WorkFolder) -> list[Tool]:
             old: the piece, with its spaces and line ends.
             new: what takes its place.
         """
-        text = _text(folder, path)
-        count = text.count(old) if old else 0
-        if count != 1:
-            how = "is empty" if not old else "does not occur" if not count else f"occurs {count} times"
-            raise ToolError(f"`old` {how} in {path!r}; it must occur exactly once")
-        folder.write(path, text.replace(old, new))
-        return f"changed {path} at line {text[: text.index(old)].count(chr(10)) + 1}"
+        line = 0
+
+        def changed(content: bytes) -> bytes:
+            nonlocal line
+            text = _decoded(content, path)
+            count = text.count(old) if old else 0
+            if count != 1:
+                how = "is empty" if not old else "does not occur" if not count else f"occurs {count} times"
+                raise ToolError(f"`old` {how} in {path!r}; it must occur exactly once")
+            line = text[: text.index(old)].count("\n") + 1
+            return text.replace(old, new).encode()
+
+        folder.replace(path, changed)
+        return f"changed {path} at line {line}"
 
     return [list_files, read_file, write_file, replace_in_file]
 
 
-def _text(folder: WorkFolder, path: str) -> str:
+def _decoded(content: bytes, path: str) -> str:
     try:
-        return folder.read(path).decode()
+        return content.decode()
     except UnicodeDecodeError:
         raise ToolError(f"{path!r} is no text") from None
 

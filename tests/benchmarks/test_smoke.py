@@ -22,7 +22,7 @@ import torch
 from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData
 from palaestra.launch.arms import ArmRun
-from palaestra.models import make_causal_lm
+from palaestra.models.causal_lm import make_causal_lm
 from palaestra.recipe import load, split_arguments
 from palaestra.testing import TinyModel
 from palaestra.tools.sandbox.bubblewrap import unavailable

@@ -14,7 +14,7 @@ from palaestra.data.protocols import Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import shape_of
 from palaestra.engines.sampling import log_distribution
-from palaestra.models import make_causal_lm
+from palaestra.models.causal_lm import make_causal_lm
 
 VOCABULARY = 97
 

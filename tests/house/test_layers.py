@@ -1,7 +1,7 @@
 """Layers: (1) imports go only downwards and never between rooms of one line (contracts in pyproject.toml);
-(2) no import inside a function, except of an optional extra; (3) an extra that a message names exists; (4) something
-imports each package that pyproject.toml names, and `make develop` installs all extras: a test that is skipped there
-runs nowhere; (5) constraints.txt names the version of each.
+(2) no import inside a function, except of an optional extra and of what few need and all would wait for; (3) an extra
+that a message names exists; (4) something imports each package that pyproject.toml names, and `make develop` installs
+all extras: a test that is skipped there runs nowhere; (5) constraints.txt names the version of each.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.house.source_text import ROOT, functions, package_files, project, pyt
 EXTRAS = project()["project"]["optional-dependencies"]
 PACKAGES = {re.split(r"[<>=\[; ]", line)[0].replace("-", "_") for lines in EXTRAS.values() for line in lines}
 HEAVY = {"matplotlib"}  # core, but half a second to import, and only drawing needs it
+SLOW = ("torch.distributed", "torch.export")  # of torch: only several processes need them
 OTHERWISE = {"fast_downward"}  # the package of fast-downward-textworld is imported by another name
 IMPORTED_AS = {
     "pillow": "PIL",
@@ -46,7 +47,7 @@ def late_imports(path: Path) -> Iterator[str]:
             else:
                 continue
             for module in modules:
-                if module.partition(".")[0] not in LATE:
+                if module.partition(".")[0] not in LATE and not module.startswith(SLOW):
                     yield f"{shown(path)}:{node.lineno} {name} imports {module}"
 
 

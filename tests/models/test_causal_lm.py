@@ -9,7 +9,7 @@ import torch
 from transformers.utils import logging
 
 from palaestra.errors import CheckpointError, InvalidData
-from palaestra.models import load_causal_lm, make_causal_lm
+from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 
 
 def test_seeds_decide_weights():  # rule 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from palaestra.models import ValueHead
+from palaestra.models.heads import ValueHead
 
 
 def test_fresh_values_are_zero():  # rule 1

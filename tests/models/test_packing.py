@@ -21,7 +21,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from palaestra.models import load_causal_lm, packing
+from palaestra.models import packing
+from palaestra.models.causal_lm import load_causal_lm
 from palaestra.models.own_head import base_of
 from palaestra.models.packing import PackedRow, enable, is_enabled, read_packed
 

@@ -15,9 +15,9 @@ import torch
 
 from palaestra.commands import model as command
 from palaestra.errors import CheckpointError, MissingExtra
-from palaestra.models import load_causal_lm, load_tokenizer
-from palaestra.models.causal_lm import make_causal_lm
+from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.pretrained import SMOLLM2, fetch_smollm2, located, models_folder
+from palaestra.models.tokenizer import load_tokenizer
 from tests.messages import told
 
 

@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GPT2Config, G
 
 from palaestra.engines import wire
 from palaestra.errors import CheckpointError, MissingExtra
-from palaestra.models import load_causal_lm, make_causal_lm
 from palaestra.models.adapters import sharing
+from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.packing import cost_of_token
 from palaestra.models.quantized import QuantizedLinear, dequantized, is_quantized, package, without_notices
 from tests.messages import told

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palaestra.errors import CheckpointError, InvalidData
-from palaestra.models import load_tokenizer, train_tokenizer
+from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 
 TEXTS = [
     "<|observation|>You see a red ball 2 steps left. You carry nothing.<|action|> turn left<|end|>",

@@ -25,8 +25,8 @@ from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import TransformersForward, forward_of
 from palaestra.engines.llama import LlamaForward
 from palaestra.errors import CheckpointError, RecipeError
-from palaestra.models import load_causal_lm
 from palaestra.models.adapters import own_weights, sharing
+from palaestra.models.causal_lm import load_causal_lm
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.sequences import LanguageSamples, samples_of

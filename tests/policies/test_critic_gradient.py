@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from palaestra.data import RunSetup
-from palaestra.models import ValueHead
+from palaestra.models.heads import ValueHead
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.sequences import LanguageSamples
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from palaestra.models import make_causal_lm
+from palaestra.models.causal_lm import make_causal_lm
 from palaestra.policies import frozen_head as tested
 from palaestra.policies import language_trainer
 from palaestra.policies.frozen_head import covers, frozen_head, is_frozen, rows_at_once

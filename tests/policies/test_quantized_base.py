@@ -25,8 +25,8 @@ from palaestra.data.protocols import PolicyOutputs
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import TransformersForward, forward_of
 from palaestra.errors import CheckpointError, RecipeError
-from palaestra.models import load_causal_lm
 from palaestra.models.adapters import load_adapter
+from palaestra.models.causal_lm import load_causal_lm
 from palaestra.models.packing import cost_of_token
 from palaestra.models.quantized import QuantizedLinear, is_quantized
 from palaestra.models.sharding import shard

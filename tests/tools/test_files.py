@@ -1,11 +1,12 @@
 """Rules: (1) a written file is read, listed and replaced; (2) no path leaves the work folder; (3) the folder keeps its
-limits; (4) faults tell the agent what to do; (5) closing removes everything.
+limits; (4) faults tell the agent what to do; (5) closing removes everything; (6) threads may write the same path.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,24 @@ def test_5_closing_removes() -> None:
     assert not os.path.exists(folder.path)
     with pytest.raises(PalaestraError, match="the folder is closed"):
         folder.write("a", "x")
+
+
+def test_6_threads(folder: WorkFolder) -> None:
+    """A writer removed the half-written file of another one, so some writes of one path raised FileExistsError."""
+    folder.write("count.txt", "0")
+    tools = {tool.name: tool for tool in file_tools(folder)}
+
+    def write(n: int) -> str:
+        tools["list_files"].call()
+        return tools["write_file"].call(path="same/file.txt", text=f"{n}\n" * 20)
+
+    with ThreadPoolExecutor(16) as threads:
+        assert set(threads.map(write, range(480))) == {"wrote same/file.txt (20 lines)"}
+        assert len(set(folder.read("same/file.txt").split())) == 1
+        assert sorted(folder.sizes()) == ["a.txt", "count.txt", "deep/b.py", "same/file.txt"]
+
+        def add(_: int) -> None:  # what one reads, no other may change before it writes
+            folder.replace("count.txt", lambda content: str(int(content) + 1).encode())
+
+        list(threads.map(add, range(100)))
+    assert folder.read("count.txt") == b"100"

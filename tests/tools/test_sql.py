@@ -6,19 +6,28 @@
 4. Writing changes a private copy: the file and the copies of other episodes stay as they were.
 5. Files and statements are sources; a source that cannot be opened is refused. `tables` lists the tables.
 6. Threads may use one database at the same time.
+7. Statements run in another process, which is killed when SQLite itself does not stop in time, and which has limits of
+   memory. What was written before stays.
+8. A result is the same each time: the clock stands still, chance is refused in queries and repeats in sources.
+9. A process that was forked does not share the processes of its parent. No process outlives the one that started it.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
-from palaestra.errors import InvalidData
+from palaestra.errors import InvalidData, PalaestraError
 from palaestra.tools import ToolError
-from palaestra.tools.sql import Database, sql_tools
+from palaestra.tools.sql import Database, inside, sql_tools, workers
 
 SCRIPT = "CREATE TABLE t(a INTEGER, b TEXT); INSERT INTO t VALUES (1, 'x'), (2, NULL), (3, x'ff00');"
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
@@ -185,3 +194,135 @@ def test_threads_share_a_database():  # rule 6
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda n: database.query(f"SELECT sum(a) AS s FROM t WHERE {n} >= 0"), range(50)))
     assert found == {"s\n6"}
+
+
+SLOW = "printf('%.*c', 900000000, 'x')"  # one function call, inside of which SQLite does not look at the clock
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_one_function_call_is_stopped(writes):  # rule 7
+    """It took 7 seconds under a limit of 2, in this process."""
+    database = Database(SCRIPT, writes=writes, timeout_s=0.3)
+    began = time.monotonic()
+    with pytest.raises(ToolError, match=r"longer than 0.3 s") as caught:
+        database.query(f"SELECT {SLOW}")
+    assert caught.value.fault == "timeout" and time.monotonic() - began < 2
+    assert ("is undone" in str(caught.value)) == writes
+    assert database.query("SELECT sum(a) AS s FROM t") == "s\n6"
+    database.close()
+
+
+def test_a_kill_undoes_one_statement():  # rule 7
+    database = Database(SCRIPT, writes=True, timeout_s=0.3)
+    database.query("INSERT INTO t VALUES (4, 'kept')")
+    with pytest.raises(ToolError, match="is undone"):
+        database.query(f"INSERT INTO t SELECT 5, {SLOW}")
+    assert database.query("SELECT count(*) AS n, max(a) AS m FROM t") == "n | m\n4 | 4"
+    database.query("BEGIN")
+    database.query("DELETE FROM t")
+    with pytest.raises(ToolError, match="an open transaction had changed is undone"):
+        database.query(f"INSERT INTO t SELECT 5, {SLOW}")
+    assert database.query("SELECT count(*) AS n FROM t") == "n\n4"
+    database.close()
+
+
+WIDE = "SELECT " + ", ".join(f"hex(zeroblob(499000)) AS c{n}" for n in range(1900))
+
+
+@pytest.mark.parametrize("query", [WIDE, f"{ENDLESS} hex(zeroblob(400000)) || x FROM c ORDER BY 1"])
+def test_memory_is_bounded(query):  # rule 7
+    """A row of 1,900 values added 1.9 GB to this process."""
+    database = Database(SCRIPT, timeout_s=20)
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(ToolError, match="more than 256 MB of memory"):
+        database.query(query)
+    assert psutil.Process().memory_info().rss - before < 100 << 20
+    assert database.query("SELECT 1") == "1\n1"
+
+
+def test_a_process_that_dies():  # rule 7
+    database = Database(SCRIPT, writes=True)
+    database.query("INSERT INTO t VALUES (4, 'kept')")
+    database._worker._process.kill()
+    database._worker._process.wait()
+    assert database.query("SELECT count(*) AS n FROM t") == "n\n4"  # dead while idle: nothing was lost
+    database.close()
+    with pytest.raises(ToolError, match="closed"):
+        database.query("SELECT 1")
+
+
+CLOCK = {
+    "datetime('now')": "2025-01-01 00:00:00",
+    "date()": "2025-01-01",
+    "time('NOW', '+1 hour')": "01:00:00",
+    "CURRENT_TIMESTAMP": "2025-01-01 00:00:00",
+    "current_date": "2025-01-01",
+    "CURRENT_TIME": "00:00:00",
+    "strftime('%Y')": "2025",
+    "strftime('%j', 'now', '+1 day')": "002",
+    "julianday()": "2460676.5",
+    "strftime('%s', 'now', 'localtime')": "1735689600",
+    "datetime('2000-01-01', '+1 month')": "2000-02-01 00:00:00",
+    "date(0, 'unixepoch')": "1970-01-01",
+    "date('x')": "null",
+}
+
+
+@pytest.mark.parametrize("expression", list(CLOCK))
+def test_the_clock_stands_still(expression):  # rule 8
+    """`datetime('now')` and its kin gave another result each time."""
+    assert Database(SCRIPT).query(f"SELECT {expression} AS x") == f"x\n{CLOCK[expression]}"
+
+
+def test_results_repeat():  # rule 8
+    assert Database(SCRIPT, now="1999-12-31").query("SELECT date('now', '+1 day') AS d") == "d\n2000-01-01"
+    with pytest.raises(PalaestraError, match="`now` is 'today'"):
+        Database(SCRIPT, now="today")
+    made = "CREATE TABLE r(a, b, c DEFAULT CURRENT_TIMESTAMP); INSERT INTO r(a, b) VALUES (random(), randomblob(3));"
+    query = "SELECT a, hex(b), c FROM r"
+    first = Database(made).query(query)
+    inside_other = {Database(f"{made} SELECT {n};").query(query) for n in range(3)}  # other statements are built anew
+    assert inside_other == {first} and "2025-01-01" in first
+    for expression in ("random()", "hex(randomblob(4))", "1 ORDER BY random()"):
+        with pytest.raises(ToolError, match="not allowed"):
+            Database(SCRIPT).query(f"SELECT {expression}")
+
+
+def test_sources_reach_no_other_file(tmp_path):  # rule 5
+    """Statements of a source could write any file by ATTACH."""
+    with pytest.raises(InvalidData, match="not authorized"):
+        Database(f"ATTACH '{tmp_path}/other.db' AS o; CREATE TABLE o.x(a);")
+    assert not list(tmp_path.iterdir())
+    assert Database("PRAGMA foreign_keys = OFF; BEGIN; CREATE TABLE a(b); COMMIT;").tables() == "a(b)"
+
+
+def test_forks_have_their_own(tmp_path):  # rule 9
+    database = Database(SCRIPT)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            (tmp_path / "said").write_text(database.query("SELECT sum(a) AS s FROM t"))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert (tmp_path / "said").read_text() == "s\n6"
+    assert database.query("SELECT 2") == "2\n2"
+
+
+def test_processes_end_with_their_parent():  # rule 9
+    code = (
+        "from palaestra.tools.sql import Database\nimport sys, threading\n"
+        f"database = Database({SCRIPT!r}, writes=True, timeout_s=60)\n"
+        "print(database._worker._process.pid, flush=True)\n"
+        f"database.query('SELECT ' + {SLOW!r})"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        time.sleep(0.3)
+        assert psutil.pid_exists(pid)
+        parent.send_signal(signal.SIGKILL)
+    waiting = time.monotonic() + 5  # the function itself takes longer
+    while time.monotonic() < waiting and psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie":
+        time.sleep(0.02)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+    assert len(workers.IDLE) <= workers.MOST_IDLE and inside.HEAP < inside.ADDRESSES

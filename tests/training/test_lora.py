@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.commands import export
-from palaestra.models import load_causal_lm
+from palaestra.models.causal_lm import load_causal_lm
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.recipe import load
 from palaestra.store.folder import RunFolder

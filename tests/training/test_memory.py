@@ -26,8 +26,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Mixtral
 
 from palaestra.commands import plan
 from palaestra.errors import CheckpointError, RecipeError
-from palaestra.models import devices, load_causal_lm
-from palaestra.models.causal_lm import make_causal_lm
+from palaestra.models import devices
+from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.sizes import PROBE, size_of
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies import frozen_head
@@ -211,7 +211,7 @@ def test_7_shards_loads_and_orders(folder: str, recipe: Path, monkeypatch: pytes
 
 UPDATE = """
 import resource, torch
-from palaestra.models import load_causal_lm
+from palaestra.models.causal_lm import load_causal_lm
 torch.set_num_threads(1)
 model = load_causal_lm({model!r})
 def read(rows):

@@ -67,6 +67,14 @@ REFUSED = {
     "pidfd_getfd": (438, 438),
     "mount_setattr": (442, 442),
 }
+UNCOUNTED = {  # these hold memory that no limit of a process counts; only a control group does
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "vmsplice": (278, 75),
+}
 
 
 def known(machine: str | None = None) -> bool:
@@ -74,14 +82,18 @@ def known(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in MACHINES
 
 
-def refusing(machine: str | None = None) -> bytes:
+def refusing(machine: str | None = None, *, counted: bool = True) -> bytes:
     """The filter as the kernel reads it: an array of `struct sock_filter`.
+
+    Args:
+        counted: whether a control group counts all memory. False: the calls in `UNCOUNTED` are refused too.
 
     Raises: KeyError, for a processor that is not `known`.
     """
     machine = machine or platform.machine()
     column = list(MACHINES).index(machine)
-    numbers = sorted({pair[column] for pair in REFUSED.values()})
+    refused = REFUSED if counted else REFUSED | UNCOUNTED
+    numbers = sorted({pair[column] for pair in refused.values()})
     lines = [
         (LOAD, 0, 0, MACHINE_AT),
         (EQUAL, 1, 0, MACHINES[machine]),

@@ -149,8 +149,8 @@ class BubblewrapSandbox:
             )
             if ended == "itself":
                 status = shake.status(status, watch.err.text)
-            killed = group is not None and group.killed_for_memory > 0
-        return execution(ended, status, watch, seconds, out_of_memory=killed and status != 0)
+            blame = group.blame() if group and status != 0 else "nobody"
+        return execution(ended, status, watch, seconds, blame=blame)
 
 
 def unavailable() -> str:

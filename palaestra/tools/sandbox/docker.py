@@ -8,15 +8,18 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.cgroups import Blame
 from palaestra.tools.sandbox.limits import Bounds, Job, job, program
 from palaestra.tools.sandbox.processes import Live, clean_environment, execution, supervise
 from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
 from palaestra.tools.sandbox.watching import in_thread
 
 HOME = "/box"
+LABEL = "palaestra.owner"
 COUNT = itertools.count()
 START = "Start one (`systemctl start docker`), or set DOCKER_HOST; or use bubblewrap, which needs no daemon."
 # Standard input begins with the files, as an archive of known length. The rest of it belongs to the program.
@@ -51,6 +54,7 @@ class DockerSandbox:
         self._bounds = Bounds(max_output=max_output, disk_mb=disk_mb, processes=processes)
         self._docker = client()
         self._image, self._runtime = image, runtime
+        sweep(self._docker)
         self._live = Live(self.name)
         self.python = python
 
@@ -111,6 +115,7 @@ class DockerSandbox:
         words += ["--pids-limit", str(self._bounds.processes), "--ulimit", f"cpu={task.cpu_s}:{task.cpu_s + 1}"]
         words += ["--ulimit", f"nofile={self._bounds.open_files}", "--ulimit", "core=0", "--log-driver", "none"]
         words += ["--runtime", self._runtime] if self._runtime else []
+        words += ["--label", f"{LABEL}={owner(os.getpid())}"]
         environment = clean_environment({"TMPDIR": HOME}, home=HOME)
         words += [word for key, value in environment.items() for word in ("--env", f"{key}={value}")]
         return [*words, self._image, "sh", "-c", UNPACK.format(size=size), "start", *task.command]
@@ -138,7 +143,8 @@ class DockerSandbox:
                     remedy=f"Check that the image is there: docker pull {self._image}",
                 )
             status = 128 - status if 128 < status <= 192 else status
-            return execution(ended, status, watch, seconds, out_of_memory=self._starved(name))
+            blame: Blame = "itself" if self._starved(name) else "nobody"
+            return execution(ended, status, watch, seconds, blame=blame)
         finally:
             _ask(self._docker, "rm", "--force", "--volumes", name)
 
@@ -186,6 +192,29 @@ def client() -> str:
     if reason:
         raise PalaestraError(where="sandbox: docker", what=f"no daemon answers: {reason.rstrip('.')}.", remedy=START)
     return found
+
+
+def owner(pid: int) -> str:
+    """A process by the start of the machine, the PID namespace, the number and its own start. Empty if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        begun = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{pid}/{begun}"
+    except OSError:
+        return ""
+
+
+def sweep(docker: str) -> None:
+    """Remove the containers of processes of this machine and PID namespace that have ended."""
+    here = owner(os.getpid()).rsplit("/", 2)[0]
+    listed = _ask(
+        docker, "ps", "--all", "--filter", f"label={LABEL}", "--format", f'{{{{.ID}}}} {{{{.Label "{LABEL}"}}}}'
+    )
+    for line in listed.splitlines():
+        container, _, label = line.partition(" ")
+        place, _, rest = label.rpartition("/")[0].rpartition("/")
+        if here and place == here and rest.isdigit() and owner(int(rest)) != label:
+            _ask(docker, "rm", "--force", "--volumes", container)
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:

@@ -128,6 +128,9 @@ def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         _only(fds)
+        if request["door"]:  # the last descriptor: what is written to it moves this process into its control group
+            os.write(len(fds) - 1, b"0")
+            os.close(len(fds) - 1)
         with os.fdopen(3, "rb") as file:
             job = pickle.load(file)
         link = socket.socket(fileno=4) if request["session"] else None
@@ -144,7 +147,8 @@ def _become(fds: list[int], settings: dict[str, Any], request: dict[str, Any]) -
 
 
 def _only(fds: list[int]) -> None:
-    """Renumber the descriptors: 0, 1 and 2 are standard, 3 is the job, 4 the link of a session. Close all others."""
+    """Renumber the descriptors: 0, 1 and 2 are standard, 3 is the job, 4 the link of a session, the last one the door
+    of a control group. Close all others."""
     high = [os.dup2(fd, 200 + place) for place, fd in enumerate(fds)]
     for place, fd in enumerate(high):
         os.dup2(fd, place, inheritable=place < 3)

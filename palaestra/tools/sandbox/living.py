@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.cgroups import NONE, Blame, Deaths, Group
 from palaestra.tools.sandbox.limits import MEGABYTE, Job
 from palaestra.tools.sandbox.python_pool import PythonPool
 from palaestra.tools.sandbox.server import Server
@@ -36,6 +37,7 @@ class Living:
     number: int
     end_fd: int
     link: socket.socket
+    part: Group | None
     kept: ExitStack
 
     @classmethod
@@ -53,7 +55,11 @@ class Living:
                 null = os.open(os.devnull, os.O_RDWR)
                 try:
                     fds = (null, null, null, theirs.fileno())
-                    number, end_fd = server.fork(pool.request(task, home), fds, session=True)
+                    # A piece is a fork of the process that holds the variables, so both may need twice as much.
+                    part = server.part(memory_mb=2 * task.memory_mb + pool.bounds.disk_mb)
+                    if part:
+                        made.callback(part.remove)
+                    number, end_fd = server.fork(pool.request(task, home), fds, session=True, part=part)
                 except OSError:
                     ours.close()
                     continue
@@ -61,7 +67,7 @@ class Living:
                     theirs.close()
                     os.close(null)
                 made.callback(ours.close)
-                return cls(pool, server, number, end_fd, ours, made.pop_all())
+                return cls(pool, server, number, end_fd, ours, part, made.pop_all())
         raise PalaestraError(
             where="Session", what="two servers in a row died before the start.", remedy="Run `palaestra doctor`."
         )
@@ -125,6 +131,14 @@ class Living:
         status = self.server.status(self.end_fd)
         self.kept.close()
         return None if orphaned else status
+
+    def mark(self) -> Deaths:
+        """What lack of memory has done to the session so far."""
+        return self.part.mark() if self.part else NONE
+
+    def blame(self, since: Deaths) -> Blame:
+        """Whose memory made the kernel kill a process of the session since the last mark."""
+        return self.part.blame(since) if self.part else "nobody"
 
     def _orphaned(self) -> bool:
         return self.server.process.poll() is not None

@@ -102,7 +102,12 @@ class Means:
 
     def filter(self, lend: LEND) -> list[str]:
         """The arguments for the filter of system calls, if there is one for this processor."""
-        return ["--seccomp", lend(bpf.refusing())] if bpf.known() else []
+        return ["--seccomp", lend(self.program)] if bpf.known() else []
+
+    @property
+    def program(self) -> bytes:
+        """The filter of system calls; empty if there is none for this processor."""
+        return bpf.refusing(counted=self.groups is not None) if bpf.known() else b""
 
     def drop(self, uid: int) -> list[str]:
         """The beginning of a command line: a program that gives up root inside and then executes what follows."""
@@ -115,9 +120,9 @@ class Means:
         """Options of `Popen` for the user as whom bubblewrap itself runs."""
         return {"user": uid, "group": uid, "extra_groups": []} if self.way == "become" else {}
 
-    def group(self, *, processes: int, memory: int) -> Group | None:
+    def group(self, *, processes: int, memory: int, divided: bool = False) -> Group | None:
         """A new control group. None if there are no control groups here."""
-        return self.groups.make(processes=processes, memory=memory) if self.groups else None
+        return self.groups.make(processes=processes, memory=memory, divided=divided) if self.groups else None
 
     def guarantees(self, backend: str) -> Guarantees:
         """What this way of isolation stops."""
@@ -126,8 +131,13 @@ class Means:
             misses[Threat.MEMORY_TOTAL] = (
                 "each process has a limit, all together have none: no control group for pids and memory can be made"
             )
+            misses[Threat.MEMORY_KERNEL] = (
+                "without a control group, buffers of sockets and empty files are not counted: a process can hold 2 GB"
+            )
         if not bpf.known():
             misses[Threat.NAMESPACE] = "there is no filter of system calls for this processor"
+            if not self.groups:
+                misses[Threat.MEMORY_FILES] = "there is no filter of system calls, and no control group can be made"
         return Guarantees(
             backend=backend,
             isolation="isolation",

@@ -14,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.cgroups import Blame
 from palaestra.tools.sandbox.limits import Bounds, Job
 from palaestra.tools.sandbox.protocol import Execution, KilledBy
 from palaestra.tools.sandbox.watching import Ended, Watch
 
+STARVED = "memory ran out for everything that runs here; this program was ended within its own limit"
 PARALLEL = 64  # most threads that wait for executions
 
 
@@ -116,13 +118,18 @@ def supervise(
     return ended, status, watch, seconds
 
 
-def execution(ended: Ended, status: int, watch: Watch, seconds: float, *, out_of_memory: bool = False) -> Execution:
-    """The result that callers see. `status` is negative if a signal ended the process."""
+def execution(ended: Ended, status: int, watch: Watch, seconds: float, *, blame: Blame = "nobody") -> Execution:
+    """The result that callers see.
+
+    Args:
+        status: negative if a signal ended the process.
+        blame: whose memory made the kernel kill it.
+    """
     killed_by: KilledBy | None = None
     if ended in ("time", "output"):
         killed_by = "time" if ended == "time" else "output"
-    elif out_of_memory:
-        killed_by = "memory"
+    elif blame != "nobody":
+        killed_by = "memory" if blame == "itself" else "worker"
     elif status < 0:
         killed_by = "cpu" if -status == signal.SIGXCPU else "signal"
     err = watch.err.text
@@ -130,7 +137,7 @@ def execution(ended: Ended, status: int, watch: Watch, seconds: float, *, out_of
     return Execution(
         rc=None if ended != "itself" else status,
         out=watch.out.text,
-        err=err,
+        err=f"{err}{STARVED}\n" if killed_by == "worker" else err,
         timed_out=killed_by in ("time", "cpu"),
         oom=killed_by == "memory" or told,
         killed_by=killed_by,

@@ -17,6 +17,8 @@ class Threat(StrEnum):
     ENDLESS = "endless"  # never ends, until the wall clock stops it
     BUSY = "busy"  # burns processor time
     MEMORY = "memory"  # one process allocates 8 GiB
+    MEMORY_FILES = "memory_files"  # one process holds more than its limit in memory files or System V shared memory
+    MEMORY_KERNEL = "memory_kernel"  # one process makes the kernel hold much for it: buffers of sockets, empty files
     MEMORY_TOTAL = "memory_total"  # many processes together allocate more than the limit
     DISK = "disk"  # fills the work folder, also by unpacking a small archive
     OUTPUT = "output"  # writes without end
@@ -60,8 +62,9 @@ class Execution:
         err: standard error, likewise.
         timed_out: the limit of wall clock or processor time ended the command.
         oom: the limit of memory ended it, or it reported that memory ran out, as Python does by MemoryError.
-        killed_by: the limit that ended it: time, cpu, memory or output; "signal" for any other signal; "worker" if the
-            warm process that served it died, through no fault of the command.
+        killed_by: the limit that ended it: time, cpu, memory or output; "signal" for any other signal; "worker" if it
+            ended through no fault of its own, because the warm process that served it died, or because memory ran out
+            for all that this process serves while the command was within its own limit.
         truncated: some output was dropped.
         seconds: duration on the wall clock.
     """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.cgroups import Group
 from palaestra.tools.sandbox.limits import Bounds, Job, job
 from palaestra.tools.sandbox.namespaces import HOME, Means, find_means
 from palaestra.tools.sandbox.processes import execution
@@ -19,6 +19,7 @@ from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
 from palaestra.tools.sandbox.server import Server, start_isolated, start_plain
 from palaestra.tools.sandbox.subprocesses import MISSES
 from palaestra.tools.sandbox.watching import Watch, in_thread
+from palaestra.tools.temporary import TemporaryFolder
 
 PRELOAD = ("bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools")
 PRELOAD += ("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing")
@@ -42,7 +43,9 @@ class PythonPool:
         parallel: most calls at once. Further calls wait.
         sessions: most sessions at once. A further session is refused.
         preload: modules that are imported once, before any fork. Code may import others too.
-        total_mb: memory of everything that one worker serves, files included, where there are control groups.
+        total_mb: memory of everything that one worker serves, files included, where there are control groups. There,
+            each call has `memory_mb` and `disk_mb` for all its processes and files together. If the calls of one worker
+            reach the total, the kernel ends one of them, whose result then says that it was not at fault.
         max_output, disk_mb, processes: as in `Bounds`.
         packages, readable, groups: as in `BubblewrapSandbox`.
 
@@ -101,6 +104,7 @@ class PythonPool:
         self._servers: list[Server] = []
         try:
             self._servers += [self._starter.submit(self._start).result() for _ in range(workers)]
+            self._check_groups()
         except BaseException:
             self.close()
             raise
@@ -210,6 +214,15 @@ class PythonPool:
         with self._lock:
             self._admitted.discard(session)
 
+    def _check_groups(self) -> None:
+        """Do without control groups if forks cannot move into theirs, as under old kernels for an ordinary user."""
+        if self.means is None or not self.means.groups or self.means.way == "root" or self.run("").ok:
+            return
+        self.means = dataclasses.replace(self.means, groups=None)
+        for place, server in enumerate(self._servers):
+            server.destroy()
+            self._servers[place] = self._starter.submit(self._start).result()
+
     def _start(self) -> Server:
         if self.means is None:
             return start_plain(self._settings)
@@ -257,11 +270,12 @@ class PythonPool:
     def _watched(self, server: Server, request: dict[str, Any], task: Job, cancel_fd: int) -> Execution:
         pipes = [os.pipe() for _ in range(3)]
         theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
-        kills = server.group.killed_for_memory if server.group else 0
         watch = Watch(pipes[1][0], pipes[2][0], pipes[0][1], task.stdin, self.bounds, cancel_fd)
+        part: Group | None = None
         try:
             try:
-                number, end_fd = server.fork(request, theirs, session=False)
+                part = server.part(memory_mb=task.memory_mb + self.bounds.disk_mb)
+                number, end_fd = server.fork(request, theirs, session=False, part=part)
             finally:
                 for fd in theirs:
                     os.close(fd)
@@ -270,14 +284,16 @@ class PythonPool:
                 server.kill(number)
             status = server.status(end_fd)
             watch.drain()
+            blame = part.blame() if part and status else "nobody"
         finally:
             watch.close()
+            if part:
+                part.remove()
         if status is None and ended == "itself":
             return Execution(
                 rc=None, out=watch.out.text, err=f"{watch.err.text}{DIED}\n", killed_by="worker", seconds=seconds
             )
-        killed = status == -9 and server.group is not None and server.group.killed_for_memory > kills
-        return execution(ended, status or 0, watch, seconds, out_of_memory=killed)
+        return execution(ended, status or 0, watch, seconds, blame=blame)
 
     def home(self) -> Home:
         """The work folder of a call: inside a namespace, or a temporary folder of the host."""
@@ -292,11 +308,11 @@ class Home:
     """A context manager for a work folder. It gives the path as the program sees it."""
 
     def __init__(self, *, isolated: bool) -> None:
-        self._made = None if isolated else tempfile.mkdtemp(prefix="palaestra-")
+        self._made = None if isolated else TemporaryFolder("call")
 
     def __enter__(self) -> str:
-        return self._made or HOME
+        return str(self._made.path) if self._made else HOME
 
     def __exit__(self, *_: object) -> None:
         if self._made:
-            shutil.rmtree(self._made, ignore_errors=True)
+            self._made.close()

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from palaestra.errors import PalaestraError
-from palaestra.tools.sandbox import bpf
 from palaestra.tools.sandbox.cgroups import Group
 from palaestra.tools.sandbox.handshake import Handshake
 from palaestra.tools.sandbox.limits import MEGABYTE, Bounds
@@ -45,21 +44,26 @@ class Server:
     dead: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fork(self, job: Mapping[str, Any], fds: tuple[int, ...], *, session: bool) -> tuple[int, int]:
+    def fork(
+        self, job: Mapping[str, Any], fds: tuple[int, ...], *, session: bool, part: Group | None = None
+    ) -> tuple[int, int]:
         """Fork a process for a job. Returns its number, and a descriptor that becomes readable when it ends.
 
         Args:
             fds: standard input, output and error, and the link of a session. The caller closes them.
+            part: the control group that the process moves into.
 
         Raises: OSError, if the server is dead.
         """
         end_fd, tell_fd = os.pipe()
         job_fd = filled(pickle.dumps(dict(job)))
+        doors = [part.door()] if part else []
         try:
             with self.lock:
                 self.count += 1
                 request = {"number": self.count, "session": session, "uid": INSIDE if self.way != "root" else own_uid()}
-                given = [tell_fd, *fds[:3], job_fd, *fds[3:]]
+                request["door"] = bool(doors)
+                given = [tell_fd, *fds[:3], job_fd, *fds[3:], *doors]
                 socket.send_fds(self.control, [json.dumps(request).encode()], given)
             return request["number"], end_fd
         except OSError:
@@ -67,8 +71,15 @@ class Server:
             os.close(end_fd)
             raise
         finally:
-            os.close(tell_fd)
-            os.close(job_fd)
+            for fd in (tell_fd, job_fd, *doors):
+                os.close(fd)
+
+    def part(self, *, memory_mb: int) -> Group | None:
+        """A control group for one call or session, inside the server's own. None without control groups.
+
+        Raises: OSError, if the server's group is gone because the server was destroyed.
+        """
+        return self.group.part(memory=memory_mb * MEGABYTE) if self.group else None
 
     def kill(self, number: int) -> None:
         """End a forked process and all that it has started."""
@@ -114,14 +125,13 @@ def start_isolated(means: Means, bounds: Bounds, settings: Mapping[str, Any], *,
     Raises: PalaestraError, if the server does not start.
     """
     way: Literal["root", "user"] = "root" if means.way == "root" else "user"
-    group = means.group(processes=min(bounds.processes * most + 64, 30000), memory=total_mb * MEGABYTE)
+    group = means.group(processes=min(bounds.processes * most + 64, 30000), memory=total_mb * MEGABYTE, divided=True)
     shake = Handshake(wait=group is not None)
     shake.__enter__()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115  `destroy` closes it
     words = means.view(bounds, shake.lend, serves=SOURCE.read_text(encoding="utf-8")) + shake.arguments
-    filter_ = bpf.refusing() if bpf.known() else b""
-    arguments = str(filled(pickle.dumps({**settings, "way": way, "filter": filter_})))
+    arguments = str(filled(pickle.dumps({**settings, "way": way, "filter": means.program})))
     shake.lent += [theirs.fileno(), int(arguments)]
     try:
         process = subprocess.Popen(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from palaestra.errors import PalaestraError
+from palaestra.tools.sandbox.cgroups import Blame
 from palaestra.tools.sandbox.limits import MEGABYTE, Job, job
 from palaestra.tools.sandbox.living import Living, told_files
 from palaestra.tools.sandbox.processes import execution
@@ -44,7 +45,8 @@ class Session:
     Args:
         pool: the pool in which the session takes a place until `close`.
         files: files that are in the work folder from the start.
-        memory_mb: memory of each process of the session.
+        memory_mb: memory of each process of the session. Where there are control groups, all together have twice as
+            much.
         cpu_s: seconds of processor time of each process. Each piece is a new process.
 
     Raises: PalaestraError, if the pool has no place left.
@@ -79,15 +81,19 @@ class Session:
         given = dict(self._job(files, timeout_s=timeout_s).files)
         request = {"do": "run", "code": code, "files": given, "timeout_s": timeout_s}
         with self._lock:
-            ended, watch, reply, seconds = self._alive().ask(request, timeout_s=timeout_s, cancel_fd=cancel_fd)
+            living = self._alive()
+            mark = living.mark()
+            ended, watch, reply, seconds = living.ask(request, timeout_s=timeout_s, cancel_fd=cancel_fd)
+            blame = living.blame(mark)
             status = reply.get("status") if reply else None
             if reply is None or not isinstance(status, int):
                 status, ended = self._end(), "time" if ended == "itself" and seconds > timeout_s else ended
-                return Piece(execution=_died(ended, status, watch, seconds), state="lost")
+                return Piece(execution=_died(ended, status, watch, seconds, blame), state="lost")
         before = reply.get("lost") is True
         if before and reply.get("timed_out") is True:
             ended = "time"
-        return Piece(execution=execution(ended, status, watch, seconds), state="before" if before else "kept")
+        done = execution(ended, status, watch, seconds, blame=blame if status != 0 else "nobody")
+        return Piece(execution=done, state="before" if before else "kept")
 
     async def arun(
         self, code: str, *, timeout_s: float = 10.0, files: Mapping[str, str | bytes] | None = None
@@ -156,10 +162,10 @@ class Session:
         )
 
 
-def _died(ended: Ended, status: int | None, watch: Watch, seconds: float) -> Execution:
+def _died(ended: Ended, status: int | None, watch: Watch, seconds: float, blame: Blame) -> Execution:
     """The result of a piece with which the session died."""
-    if ended != "itself":
-        return execution(ended, -9, watch, seconds)
+    if ended != "itself" or blame != "nobody":
+        return execution(ended, -9, watch, seconds, blame=blame)
     worker = status is None
     return Execution(
         rc=None if worker else status,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
+import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 from palaestra.tools.sandbox.limits import Bounds, Job, job, program, write_files
 from palaestra.tools.sandbox.processes import Live, clean_environment, execution, supervise
 from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
 from palaestra.tools.sandbox.watching import in_thread
+from palaestra.tools.temporary import TemporaryFolder
 
 MISSES = {
+    Threat.MEMORY_FILES: "the limit counts the address space, not memory files and shared memory",
+    Threat.MEMORY_KERNEL: "buffers of sockets are not counted",
     Threat.MEMORY_TOTAL: "the limit holds for each process, not for all together",
     Threat.DISK: "each file has a limit, all together have none",
     Threat.FORK_BOMB: "the limit of processes counts all processes of the user, and none of root's",
@@ -42,6 +45,7 @@ class SubprocessSandbox:
         self._bounds = Bounds(max_output=max_output, disk_mb=disk_mb, processes=max(processes, 4096))
         self._shell = program("sh", needed_for="sandbox: subprocess", remedy="This back end needs a POSIX system.")
         self._live = Live(self.name)
+        self._end_with_parent = ending_with_parent()
         self.python = sys.executable
 
     def exec(
@@ -109,14 +113,25 @@ class SubprocessSandbox:
         )
 
     def _run(self, task: Job, cancel_fd: int = -1) -> Execution:
-        folder = Path(tempfile.mkdtemp(prefix="palaestra-"))
-        try:
+        with TemporaryFolder("command") as folder:
             write_files(folder, task)
             process = self._live.start(
-                [*task.limited(self._shell, self._bounds), *task.command],
+                [*self._end_with_parent, *task.limited(self._shell, self._bounds), *task.command],
                 cwd=folder,
                 env=clean_environment({}, home=str(folder)),
             )
             return execution(*supervise(process, task, self._bounds, live=self._live, cancel_fd=cancel_fd))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def ending_with_parent() -> tuple[str, ...]:
+    """The beginning of a command line that lets the kernel kill a program when the thread that started it ends.
+
+    Empty where the program `setpriv` of util-linux is missing. Processes that the program starts are not killed.
+    """
+    words = (shutil.which("setpriv") or "", "--pdeathsig", "KILL")
+    try:
+        works = bool(words[0]) and subprocess.run([*words, "true"], capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        works = False
+    return words if works else ()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
+import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,6 +18,7 @@ from palaestra.tools.sandbox.limits import Bounds, Job, job, write_files
 from palaestra.tools.sandbox.processes import Live, clean_environment, execution, supervise
 from palaestra.tools.sandbox.protocol import Execution, Guarantees, Threat
 from palaestra.tools.sandbox.watching import in_thread
+from palaestra.tools.temporary import TemporaryFolder
 
 RUNNER = Path(__file__).with_name("wasm_runner.py")
 INSTRUCTIONS = 200_000_000  # fuel for one second of processor time: about what a core executes
@@ -101,8 +101,7 @@ class WasmSandbox:
         self._live.close()
 
     def _run(self, task: Job, cancel_fd: int = -1) -> Execution:
-        folder = Path(tempfile.mkdtemp(prefix="palaestra-"))
-        try:
+        with TemporaryFolder("wasm") as folder:
             write_files(folder, task)
             asked = {
                 "module": str(self._module(task.command[0], folder)),
@@ -113,12 +112,10 @@ class WasmSandbox:
                 "fuel": task.cpu_s * INSTRUCTIONS,
             }
             process = self._live.start(
-                [sys.executable, "-I", str(RUNNER), json.dumps(asked)],
+                [sys.executable, "-I", str(RUNNER), json.dumps(asked), str(os.getpid())],
                 env=clean_environment({}, home=str(folder)),
             )
             ended, status, watch, seconds = supervise(process, task, self._bounds, live=self._live, cancel_fd=cancel_fd)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         done = execution(ended, status, watch, seconds)
         if ended == "itself" and "wasm trap: all fuel consumed" in done.err[-400:]:
             return Execution(rc=None, out=done.out, err=done.err, timed_out=True, killed_by="cpu", seconds=done.seconds)

@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
+import os
+import resource
+import signal
 import sys
+
+PR_SET_PDEATHSIG = 1
+TABLES = 16
+COMPILING = 1 << 30  # bytes that the compiler may use
+ENTRY = 8  # bytes of one element of a table
+MARGIN = 16 << 20  # bytes of the process for its own work beside a module's memory
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends. On other systems than Linux, do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before the call
+            sys.exit(1)
+
+
+def limit(extra: int) -> None:
+    """Limit the data of this process to what it has now and `extra` bytes more, on Linux, which counts it.
+
+    The store's limits hold for each memory and table. This one holds for all together and for what wasmtime needs.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        now = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = now + extra
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted if most < 0 else min(wanted, most), most))
 
 
 def main(asked: dict[str, object]) -> int:
@@ -12,10 +43,15 @@ def main(asked: dict[str, object]) -> int:
 
     config = wasmtime.Config()
     config.consume_fuel = True
+    config.parallel_compilation = False  # each of its threads would have an arena of its own
+    config.wasm_threads = False  # shared memories have no limit
     engine = wasmtime.Engine(config)
     store = wasmtime.Store(engine)
     store.set_fuel(asked["fuel"])
-    store.set_limits(memory_size=asked["memory"], instances=4, tables=16, memories=4)
+    memory = int(str(asked["memory"]))
+    store.set_limits(
+        memory_size=memory, table_elements=memory // ENTRY // TABLES, instances=4, tables=TABLES, memories=4
+    )
     wasi = wasmtime.WasiConfig()
     wasi.argv = asked["argv"]
     wasi.inherit_stdin()
@@ -28,7 +64,9 @@ def main(asked: dict[str, object]) -> int:
     try:
         with open(str(asked["module"]), "rb") as source:
             content = source.read()
+        limit(COMPILING)
         module = wasmtime.Module(engine, content if content[:4] == b"\0asm" else content.decode())
+        limit(memory + MARGIN)
         linker.instantiate(store, module).exports(store)["_start"](store)
     except wasmtime.ExitTrap as stop:
         return int(stop.code)
@@ -39,4 +77,5 @@ def main(asked: dict[str, object]) -> int:
 
 
 if __name__ == "__main__":
+    end_with(int(sys.argv[2]))
     sys.exit(main(json.loads(sys.argv[1])))

@@ -94,6 +94,62 @@ CODE = {
     Threat.ENDLESS: "import time\ntime.sleep(60)\nprint('ESCAPED')",
     Threat.BUSY: "n = 0\nwhile True: n += 1",
     Threat.MEMORY: "x = bytearray(8 << 30)\nx[::4096] = x[::4096]\nprint('ESCAPED')",
+    Threat.MEMORY_FILES: """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+block, held, files = bytes(4 << 20), 0, []
+try:
+    while held < (300 << 20):
+        files.append(os.memfd_create("held"))
+        held += os.write(files[-1], block)
+except OSError as fault:
+    print("memory files", fault)
+for _ in range(25):
+    segment = libc.shmget(0, 12 << 20, 0o1600)
+    place = libc.shmat(segment, None, 0) if segment >= 0 else None
+    if place is None or place == ctypes.c_void_p(-1).value:
+        print("shared memory", os.strerror(ctypes.get_errno()))
+        break
+    libc.shmctl(segment, 0, None)  # it is removed when this process ends
+    ctypes.memset(place, 1, 12 << 20)
+    held += 12 << 20
+    if libc.shmdt(ctypes.c_void_p(place)): break
+print("ESCAPED" if held >= (300 << 20) else held)
+""",
+    Threat.MEMORY_KERNEL: """
+import os, socket, time
+held, kept = 0, []
+def fill(*ends):
+    global held
+    for end in ends:
+        kept.append(end)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+        end.setblocking(False)
+        try:
+            while True: held += end.send(bytes(1 << 17))
+        except BlockingIOError:
+            pass
+try:
+    server = socket.create_server(("127.0.0.1", 0))
+    for _ in range(50):
+        kept.append(socket.create_connection(server.getsockname(), timeout=1))
+        fill(server.accept()[0])
+except OSError as fault:
+    print("TCP", fault)
+try:
+    for _ in range(60): fill(*socket.socketpair())
+except OSError as fault:
+    print("sockets", fault)
+begun, count = time.monotonic(), 0
+try:
+    while held + count * 1000 < (400 << 20) and time.monotonic() - begun < 6:
+        os.close(os.open(f"/tmp/{count}", os.O_CREAT | os.O_WRONLY))
+        count += 1
+except OSError as fault:
+    print("files", fault)
+print("ESCAPED" if held + count * 1000 >= (400 << 20) else "stopped", held >> 20, count)
+""",
     Threat.MEMORY_TOTAL: """
 import os
 ready, done = os.pipe()

@@ -16,8 +16,8 @@ from palaestra.tools.sandbox import bpf
 MACHINES = list(bpf.MACHINES)
 
 
-def answer(machine: str, number: int, first: int = 0, audit: int | None = None) -> int:
-    lines = list(struct.iter_unpack("=HBBI", bpf.refusing(machine)))
+def answer(machine: str, number: int, first: int = 0, audit: int | None = None, *, counted: bool = True) -> int:
+    lines = list(struct.iter_unpack("=HBBI", bpf.refusing(machine, counted=counted)))
     data = struct.pack("=iIQ6Q", number, bpf.MACHINES[machine] if audit is None else audit, 0, first, *[0] * 5)
     place, value = 0, 0
     while True:
@@ -42,6 +42,14 @@ def test_1_refusals(machine: str) -> None:
     assert {"ptrace", "mount", "bpf", "keyctl", "unshare", "io_uring_setup"} <= bpf.REFUSED.keys()
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_1_what_no_limit_counts(machine: str) -> None:
+    for name, pair in bpf.UNCOUNTED.items():
+        number = pair[MACHINES.index(machine)]
+        assert answer(machine, number) == bpf.ALLOW, name
+        assert answer(machine, number, counted=False) == bpf.REFUSE | EPERM, name
+
+
 def test_1_the_second_interface_is_refused() -> None:
     assert answer("x86_64", bpf.X32 + 1) == bpf.REFUSE | EPERM
 
@@ -60,9 +68,10 @@ def test_3_clone(machine: str) -> None:
         assert answer(machine, number, 17 | flag) == bpf.REFUSE | EPERM
 
 
+@pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_4_jumps(machine: str) -> None:
-    lines = list(struct.iter_unpack("=HBBI", bpf.refusing(machine)))
+def test_4_jumps(machine: str, counted: bool) -> None:
+    lines = list(struct.iter_unpack("=HBBI", bpf.refusing(machine, counted=counted)))
     assert len(lines) < 4096
     for place, (operation, yes, no, _) in enumerate(lines):
         assert place + 1 + max(yes, no) < len(lines) or operation == bpf.RETURN

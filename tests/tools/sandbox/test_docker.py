@@ -1,22 +1,25 @@
 """The client of Docker, with a fake `docker`: (1) without a daemon it refuses and says so; (2) containers get no
 network, no capabilities and all limits; (3) files, input, output and status arrive; (4) time-outs kill the container;
-(5) every container is removed; (6) a start that fails raises.
+(5) every container is removed, also that of a process that was killed; (6) a start that fails raises.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from palaestra.errors import PalaestraError
-from palaestra.tools.sandbox import DockerSandbox, Threat, choose
+from palaestra.tools.sandbox import DockerSandbox, Threat, choose, docker
 
 FAKE = r"""#!/bin/sh
 echo "$@" >> "$LOG"
 case "$1" in
   version) [ -e "$DOWN" ] && { echo "Cannot connect to the Docker daemon" >&2; exit 1; }; echo 27.0 ;;
   inspect) [ -e "$STARVED" ] && echo true || echo false ;;
+  ps) [ -e "$LISTED" ] && cat "$LISTED" ;;
   kill) kill -9 -$(cat "$PID") ;;
   run)
     [ -e "$BROKEN" ] && { echo "no such image" >&2; exit 125; }
@@ -31,7 +34,7 @@ esac
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = FAKE
-    for name in ("LOG", "DOWN", "STARVED", "PID", "BROKEN", "BOX"):
+    for name in ("LOG", "DOWN", "STARVED", "PID", "BROKEN", "BOX", "LISTED"):
         text = text.replace(f'"${name}"', f'"{tmp_path / name.lower()}"')
     program = tmp_path / "docker"
     # `setsid … &` would lose standard input, which a container's client keeps.
@@ -105,6 +108,22 @@ def test_4_time_outs(fake: Path) -> None:
 def test_5_containers_are_removed(fake: Path) -> None:
     make().exec(["true"])
     assert (fake / "log").read_text().splitlines()[-1].startswith("rm --force --volumes palaestra-")
+
+
+def test_5_containers_of_killed_processes(fake: Path) -> None:
+    """The containers of a process that SIGKILL ended ran on and stayed."""
+    with subprocess.Popen(["sleep", "60"]) as ended:
+        gone = docker.owner(ended.pid)
+        ended.kill()
+    mine = docker.owner(os.getpid())
+    elsewhere = gone.replace("/", "x/", 1)
+    lines = [f"aa {mine}", f"bb {gone}", f"cc {elsewhere}", "dd ", "ee x/1/2", f"ff {mine}9"]
+    (fake / "listed").write_text("\n".join(lines) + "\n")
+    make()
+    removed = [line for line in (fake / "log").read_text().splitlines() if line.startswith("rm")]
+    assert removed == ["rm --force --volumes bb", "rm --force --volumes ff"]  # ff: the number went to another process
+    make().exec(["true"])
+    assert f"--label palaestra.owner={mine}" in (fake / "log").read_text()
 
 
 def test_6_a_failing_start(fake: Path) -> None:

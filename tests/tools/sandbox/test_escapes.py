@@ -24,11 +24,12 @@ from palaestra.tools.sandbox import (
     Threat,
 )
 from palaestra.tools.sandbox.bubblewrap import unavailable
-from palaestra.tools.sandbox.cgroups import writable_groups
+from palaestra.tools.sandbox.cgroups import PREFIX, writable_groups
 from tests.tools.sandbox.attacks import SECRET, Host, code, host
 
 Run = Callable[..., Execution]
 HARMFUL = {
+    Threat.MEMORY_KERNEL: "how much the kernel holds depends on the machine",
     Threat.FORK_BOMB: "without a limit it would take the machine down",
     Threat.NAMESPACE: "whether a plain user may do this depends on the machine",
 }
@@ -73,6 +74,8 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 LIMITS = {
     Threat.ENDLESS: {"timeout_s": 1},
     Threat.BUSY: {"timeout_s": 60, "cpu_s": 1},
+    Threat.MEMORY_FILES: {"memory_mb": 128, "timeout_s": 30},
+    Threat.MEMORY_KERNEL: {"memory_mb": 128, "timeout_s": 30},
     Threat.MEMORY_TOTAL: {"memory_mb": TOTAL - DISK, "timeout_s": 30},
     Threat.FORK_BOMB: {"timeout_s": 2},
     Threat.OUTPUT: {"timeout_s": 3},
@@ -126,9 +129,7 @@ def test_claims_hold(threat: Threat, contender: tuple[Run, Guarantees], it: Host
 def groups_of_this_process() -> set[Path]:
     """The control groups that were made here: also those of pools that other tests share."""
     groups = writable_groups()
-    return (
-        {path for parent in groups.parents for path in parent.glob(f"palaestra-{os.getpid()}-*")} if groups else set()
-    )
+    return {path for parent in groups.parents for path in parent.glob(f"{PREFIX}{os.getpid()}-*")} if groups else set()
 
 
 def test_nothing_is_left(

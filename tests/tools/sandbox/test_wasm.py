@@ -4,9 +4,12 @@ reads only its work folder, and writes only if it may; (4) a command that cannot
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from palaestra.errors import PalaestraError
@@ -67,6 +70,40 @@ def test_2_limits(sandbox: WasmSandbox) -> None:
     assert run(sandbox, module(grow), memory_mb=600).rc == 0
     flood = module(f"(loop {PRINT.format(size=1000)} br 0)", "x" * 1000)
     assert run(sandbox, flood, cpu_s=1000, timeout_s=30).killed_by == "output"
+
+
+GROW = "(drop (table.grow $t{n} (ref.null func) (i32.const 500000)))"
+FILL = "(drop (memory.grow $m{n} (i32.const 900)))(memory.fill $m{n} (i32.const 0) (i32.const 1) (i32.const 58000000))"
+
+
+def test_2_tables_and_memories_together(sandbox: WasmSandbox) -> None:
+    """Tables had no limit and grew to 1.4 GB under 64 MB; each of several memories had the whole limit."""
+    watched = [0]
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.005):
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.Error):
+                    if any("wasm_runner" in word for word in child.cmdline()):
+                        watched[0] = max(watched[0], child.memory_info().rss >> 20)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        tables = "".join(f"(table $t{n} 1 funcref)" for n in range(15))
+        grow = "".join(GROW.format(n=n) * 20 for n in range(15))
+        assert run(sandbox, module(grow).replace("(memory", f"{tables} (memory"), memory_mb=64).rc == 0
+        memories = "".join(f"(memory $m{n} 1)" for n in range(3))
+        code = module("".join(FILL.format(n=n) for n in range(3)), pages=1).replace(
+            "(func (exp", f"{memories} (func (exp"
+        )
+        done = run(sandbox, code, memory_mb=64)
+        assert done.rc == 134 and "out of bounds memory access" in done.err  # the second one could not grow
+    finally:
+        ended.set()
+        thread.join()
+    assert 30 < watched[0] < 64 + 64  # wasmtime and Python themselves take about 40
 
 
 @pytest.mark.parametrize(

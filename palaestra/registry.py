@@ -497,7 +497,7 @@ def _read(slot: str, name: str, *, where: str, folders: Sequence[str]) -> Part:
             raise ModuleNotFoundError(f"no module {place}, or it is no Python text")
         stub, declares = read_part(name, file, attribute)
     except (OSError, ImportError, AttributeError, SyntaxError, ValueError, RecursionError) as error:
-        what = f"`{name}` cannot be read: {error}."
+        what = f"`{name}` cannot be loaded: {error}."
         raise UnknownName(where=where, what=what, remedy=WRITTEN) from error
     declared = declares.pop("slot", slot)
     if declared != slot:

@@ -197,7 +197,7 @@ def _parse(text: str, mark: Callable[[yaml.Node], Mark], *, top: Mark) -> Node:
         loader = _Loader(text)
         node = loader.get_single_node()
         return Node(None, top) if node is None else _Conversion(loader, mark).node(node, top)
-    except (yaml.YAMLError, RecursionError) as error:  # RecursionError: an alias that contains itself
+    except (yaml.YAMLError, RecursionError) as error:  # RecursionError: far too many brackets
         spot = getattr(error, "problem_mark", None)
         line = spot.line + 1 if spot is not None and top.source != COMMAND_LINE else None
         fault = getattr(error, "problem", None) or str(error)
@@ -213,6 +213,7 @@ class _Conversion:
 
     def __init__(self, loader: _Loader, mark: Callable[[yaml.Node], Mark]) -> None:
         self._loader, self._mark, self._values = loader, mark, 0
+        self._around: set[int] = set()  # ids of the lists and mappings that are being made
 
     def node(self, node: yaml.Node, own: Mark, depth: int = 0) -> Node:
         """The tree of a node that was written at `own`. Raises: RecipeError."""
@@ -231,11 +232,17 @@ class _Conversion:
                 what=f"the tag `{shortened(node.tag)}` has no meaning in a recipe.",
                 remedy="Leave it out. Lists and mappings need no tag.",
             )
-        if isinstance(node, yaml.SequenceNode):
-            return Node([self.node(item, self._mark(item), depth + 1) for item in node.value], own)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, own, depth)
-        return Node(_scalar(node, self._loader, own), own)
+        if isinstance(node, yaml.ScalarNode):
+            return Node(_scalar(node, self._loader, own), own)
+        if id(node) in self._around:
+            raise _contains_itself(own)
+        self._around.add(id(node))
+        made = self._mapping(node, own, depth) if isinstance(node, yaml.MappingNode) else self._list(node, own, depth)
+        self._around.remove(id(node))
+        return made
+
+    def _list(self, node: yaml.SequenceNode, own: Mark, depth: int) -> Node:
+        return Node([self.node(item, self._mark(item), depth + 1) for item in node.value], own)
 
     def _mapping(self, node: yaml.MappingNode, own: Mark, depth: int) -> Node:
         found: dict[str, Node] = {}
@@ -297,6 +304,14 @@ def _no_text(mark: Mark) -> RecipeError:
 def _too_large(mark: Mark) -> RecipeError:
     return RecipeError(
         where=shortened(mark.where), what=f"a whole number is outside of ±{LARGEST}.", remedy="Write a smaller one."
+    )
+
+
+def _contains_itself(mark: Mark) -> RecipeError:
+    return RecipeError(
+        where=shortened(mark.where),
+        what="an alias (`*name`) stands inside the value that it names.",
+        remedy="Write the value out.",
     )
 
 

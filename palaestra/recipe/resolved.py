@@ -142,6 +142,7 @@ class Recipe:
             value, origin = entries[key]["value"], entries[key]["origin"]
             if value is None and key.rpartition(".")[2] in {former for _, former in FORMER}:
                 continue  # an earlier version wrote this key as a default
+            node_of(value, Mark(origin, key))  # refuses a value that is too deep to be written as text
             folders = (*entries[key].get("folders", ()), HERE)
             mark = Mark(origin, f"{key}: {_written(value)}", folders=folders, layer=WRITTEN_DOWN)
             tree = override(tree, key, node_of(value, mark))

@@ -54,10 +54,11 @@ def log_fault(place: Path, folder: Path) -> str | None:
     written = _read(place)
     for name, held in (written or {"logs": {}})["logs"].items():
         log = folder / name
-        size = log.stat().st_size if log.exists() else -1
-        if size < 0 and held["bytes"]:
+        if not held["bytes"]:  # the run had not written the log yet, and may have been stopped before it did
+            continue
+        if not log.exists():
             return f"{name} is missing"
-        if size < held["bytes"]:
+        if (size := log.stat().st_size) < held["bytes"]:
             return f"{name} is cut: it has {size:,} of the {held['bytes']:,} bytes that it had at this checkpoint"
         if _sum(log, held["bytes"]) != held["sha256"]:
             return f"{name} was changed: its first {held['bytes']:,} bytes do not match their checksum"

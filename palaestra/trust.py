@@ -25,7 +25,7 @@ from typing import Any
 from palaestra.errors import RecipeError
 
 RECIPE = "recipe.json"
-SIGNATURE = ".made"  # in a run folder: digest of a recipe.json → its signature
+SIGNATURE = "signature.json"  # in a run folder: digest of a recipe.json → its signature
 BESIDE = ("checkpoints", "metrics.jsonl")  # one of them and a recipe.json make a folder one of a run
 KEPT = 2  # signatures in the file: of the recipe that is being replaced, and of the new one
 FILE = re.compile(r"(.+\.py):\w+")

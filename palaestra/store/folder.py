@@ -4,6 +4,7 @@ It has these files:
 
     runs/name/
       recipe.json            every resolved value with its origin
+      signature.json         says that the recipe was written here (`palaestra.trust`)
       metrics.jsonl          one line for each iteration; equal runs write equal bytes
       timings.jsonl          values that depend on the machine: times, the engine's counters
       evaluations.jsonl      one line for each evaluation
@@ -12,7 +13,6 @@ It has these files:
       report.html            kept current while the run goes on
       result.json            the closing line; it is there once the run has ended
       ahead.jsonl            episodes that were played ahead of the updates
-      .made                    says that the recipe was written here (`palaestra.trust`)
       .former/               the run that a new one replaces, until the new one has begun
       .lock                  the pid of the process that trains into the folder, as long as it does
 """

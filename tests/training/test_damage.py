@@ -245,10 +245,7 @@ def states(content: Any) -> list[Any]:
     shorter = optimizer | {"adam": {"state": {}, "param_groups": []}}
     return [
         *({}, [], None, 3, "x", {"x": 1}, {"main": {}}, {"main": {"optimizer": optimizer}}),
-        *(
-            {"main": {"optimizer": one, "spoiled": 0}}
-            for one in (shorter, other_shapes, [], None)
-        ),
+        *({"main": {"optimizer": one, "spoiled": 0}} for one in (shorter, other_shapes, [], None)),
         {"main": {"optimizer": optimizer, "spoiled": "x"}},
     ]
 

@@ -241,7 +241,7 @@ class _Conversion:
         self._around.remove(id(node))
         return made
 
-    def _list(self, node: yaml.SequenceNode, own: Mark, depth: int) -> Node:
+    def _list(self, node: yaml.Node, own: Mark, depth: int) -> Node:
         return Node([self.node(item, self._mark(item), depth + 1) for item in node.value], own)
 
     def _mapping(self, node: yaml.MappingNode, own: Mark, depth: int) -> Node:

@@ -157,6 +157,18 @@ def test_3_a_missing_log(run: RunFolder, name: str) -> None:
     assert run.checkpoint_steps() == [1, 2, 3], "nothing was moved"
 
 
+def test_3_logs_that_had_not_begun(run: RunFolder, original: Path) -> None:
+    """As after a kill between the first checkpoint of a run and its first line."""
+    for name in (METRICS, EVALUATIONS):
+        (run / name).unlink()
+    run.set_aside_after(0)
+    with run.write_checkpoint(0) as place:
+        (place / "state.json").write_text(json.dumps({"step": 0, "counters": {}, "policies": {}, SUMS: True}))
+    assert log_fault(place, run.path) is None and newest_intact(run, logs=True) == (run.checkpoint(0), [])
+    (run / METRICS).write_text("{}\n")
+    assert log_fault(run.checkpoint(0), run.path) is None
+
+
 def test_3_later_lines_that_are_damaged_go(run: RunFolder, original: Path) -> None:
     with (run / METRICS).open("ab") as log:
         log.write(b'{"step": 4, "rew\xff\n')

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from palaestra.commands.evaluate import PlayedPanel, Wanted, play_wanted
 from palaestra.commands.export import export
-from palaestra.commands.runs import resolve, trained_setup
+from palaestra.commands.runs import recipe_of, resolve, trained_setup
 from palaestra.data import Trajectory
 from palaestra.errors import RecipeError, UnknownName, missing_extra, nearest
 from palaestra.evaluation.comparison import compare as compare_arms
@@ -28,10 +28,11 @@ from palaestra.own_objects import name_of, shown
 from palaestra.recipe import Recipe, load
 from palaestra.registry import registration
 from palaestra.store.episodes import EpisodeLog
-from palaestra.store.folder import EVALUATIONS, METRICS, RECIPE, TIMINGS, RunFolder
+from palaestra.store.folder import EVALUATIONS, METRICS, TIMINGS, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import ENVIRONMENT_STEPS, read
 from palaestra.training.start import train as train_settings
+from palaestra.trust import trusting
 
 if TYPE_CHECKING:
     import pandas
@@ -197,12 +198,14 @@ class Run:
 
     Args:
         folder: of a run. result: the closing lines, if the run was trained just now.
+        trust: import code that the run names even if it was not made here, and code inside its folder, as `--trust`.
 
     Raises: RunFolderError, if the folder holds no run.
     """
 
     folder: str | os.PathLike[str]
     result: str = ""
+    trust: bool = False
 
     def __post_init__(self) -> None:
         RunFolder.open(self.folder)
@@ -210,7 +213,8 @@ class Run:
     @property
     def recipe(self) -> Recipe:
         """The recipe, with the origin of every value."""
-        return Recipe.from_json(self._folder.read_json(RECIPE))
+        with trusting(self.trust):
+            return recipe_of(self._folder)
 
     def metrics(self, log: str = "metrics") -> pandas.DataFrame:
         """A table with a row for each iteration, or for each evaluation. The index is the iteration.
@@ -242,7 +246,8 @@ class Run:
 
         Raises: UnknownName, if the run has no such policy, or several and `name` is None.
         """
-        setup = trained_setup(self.recipe.settings, self._folder, checkpoint)
+        with trusting(self.trust):
+            setup = trained_setup(self.recipe.settings, self._folder, checkpoint)
         setup.runner.close()
         trained = list(setup.trained)
         if name is None and len(trained) == 1:
@@ -271,13 +276,15 @@ class Run:
             policy, samples, seed: see `palaestra.evaluate`.
             keys: keys of the recipe that are changed.
         """
-        settings = resolve([os.fspath(self.folder), *_overrides(_named(keys))]).settings
         wanted = Wanted(policies=_policies(policy), checkpoint=checkpoint, samples=samples, seed=seed)
-        return play_wanted(settings, wanted, self._folder)
+        with trusting(self.trust):
+            settings = resolve([os.fspath(self.folder), *_overrides(_named(keys))]).settings
+            return play_wanted(settings, wanted, self._folder)
 
     def export(self, out: str | os.PathLike[str], *, policy: str | None = None, checkpoint: int | None = None) -> Path:
         """Write a policy into a folder that other programs can read, and return the folder."""
-        export(folder=os.fspath(self.folder), out=os.fspath(out), policy=policy, checkpoint=checkpoint)
+        with trusting(self.trust):
+            export(folder=os.fspath(self.folder), out=os.fspath(out), policy=policy, checkpoint=checkpoint)
         return Path(out)
 
     def plot(self, *titles: str) -> Figure:

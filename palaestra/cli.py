@@ -19,6 +19,7 @@ import typer
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError
 from palaestra.interruption import Stopped, exits_refused, stoppable
+from palaestra.trust import trusting
 
 app = typer.Typer(
     name="palaestra",
@@ -35,6 +36,9 @@ Layers = Annotated[
 Smoke = Annotated[
     bool, typer.Option("--smoke", help="A quick, small run in runs/smoke/NAME that checks whether everything works.")
 ]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import code of a run that was not made here, or inside a run folder.")
+]
 STOPPED, MISSING = 130, 1  # exit codes: after Ctrl-C; if an optional package is not installed
 OWN_MODULE = "palaestra_user_"  # names of the modules of the user's files begin with this
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
@@ -46,8 +50,8 @@ GO_ON = {
 FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
 
-def _command(module: str, **arguments: Any) -> None:
-    with exits_refused(), stoppable() if module in KEEPING else nullcontext():
+def _command(module: str, *, trust: bool = False, **arguments: Any) -> None:
+    with trusting(trust), exits_refused(), stoppable() if module in KEEPING else nullcontext():
         try:
             status = importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
         except KeyboardInterrupt as stop:
@@ -68,12 +72,13 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the recipe, as `explain` does.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     smoke: Smoke = False,
+    trust: Trust = False,
 ) -> None:
     """Train a recipe. The last line of the output is the result of the evaluation."""
     if dry_run:
-        _command("explain", recipe=recipe, smoke=smoke)
+        _command("explain", trust=trust, recipe=recipe, smoke=smoke)
         return
-    _command("train", recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet, smoke=smoke)
+    _command("train", trust=trust, recipe=recipe, resume=resume, overwrite=overwrite, quiet=quiet, smoke=smoke)
 
 
 @app.command(name="run", context_settings=FREE)
@@ -115,11 +120,12 @@ def evaluate(
     episodes: Annotated[
         Path | None, typer.Option(help="Write the episodes to trajectories.jsonl in this folder.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Evaluate a run folder, or a recipe before training, or other policies on its evaluation tasks."""
     wanted = {"policies": tuple(policy or ()), "model": model, "key": key, "checkpoint": checkpoint,
               "samples": samples, "temperature": temperature, "tasks": tasks, "seed": seed}  # fmt: skip
-    _command("evaluate", recipe=recipe, wanted=wanted, episodes=episodes, as_json=as_json, out=out)
+    _command("evaluate", trust=trust, recipe=recipe, wanted=wanted, episodes=episodes, as_json=as_json, out=out)
 
 
 @app.command()
@@ -132,11 +138,12 @@ def play(
     temperature: Temperature = None,
     seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
     episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 1,
+    trust: Trust = False,
 ) -> None:
     """Play an environment in the terminal, or watch a policy play it."""
     players = {"policies": tuple(policy or ()), "model": model, "key": key}
     _command("play", environment=environment, overrides=overrides or [], players=players, temperature=temperature,
-             seed=seed, episodes=episodes)  # fmt: skip
+             seed=seed, episodes=episodes, trust=trust)  # fmt: skip
 
 
 @app.command()
@@ -170,9 +177,10 @@ def export(
     out: Annotated[str, typer.Argument(help="The folder to write.")],
     policy: Annotated[str | None, typer.Option(help="Name of the policy, if there are several.")] = None,
     checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Write a trained policy as a Hugging Face folder. A network policy becomes safetensors and JSON."""
-    _command("export", folder=run, out=out, policy=policy, checkpoint=checkpoint)
+    _command("export", trust=trust, folder=run, out=out, policy=policy, checkpoint=checkpoint)
 
 
 @app.command()
@@ -193,12 +201,14 @@ def serve(
     max_tokens: Annotated[int, typer.Option(help="Of a reply whose request names no limit.", min=1)] = 1024,
     max_seconds: Annotated[float, typer.Option(help="Of one request.", min=0.1)] = 600.0,
     max_body: Annotated[int, typer.Option(help="Bytes of one request.", min=1)] = 16 * 2**20,
+    trust: Trust = False,
 ) -> None:
     """Serve a policy by OpenAI's protocol: chats with streams and tools, and completions."""
     limits = {"running": max_sessions, "waiting": max_waiting, "seconds": max_seconds, "body_bytes": max_body}
     _command(
         "serve", model=model, host=host, port=port, policy=policy, checkpoint=checkpoint, base=base, name=name,
         device=device, dtype=dtype, memory=memory, max_length=max_length, max_tokens=max_tokens, limits=limits,
+        trust=trust,
     )  # fmt: skip
 
 
@@ -228,24 +238,25 @@ def envs(
 
 
 @app.command()
-def explain(recipe: Layers, smoke: Smoke = False) -> None:
+def explain(recipe: Layers, smoke: Smoke = False, trust: Trust = False) -> None:
     """Show every value that has an effect, with its origin, of a recipe, a system or a run folder.
 
-    Keys, parts and options are checked. Nothing is started, so the roles of the program are checked only by a run.
+    Keys, parts and options are checked. Nothing is started, so the roles of the program are checked only by a run. Code
+    of your own is read, not imported; `--trust` imports it.
     """
-    _command("explain", recipe=recipe, smoke=smoke)
+    _command("explain", trust=trust, recipe=recipe, smoke=smoke)
 
 
 @app.command()
-def plan(recipe: Layers, smoke: Smoke = False) -> None:
+def plan(recipe: Layers, smoke: Smoke = False, trust: Trust = False) -> None:
     """Show the memory that a recipe needs: weights, training, one pass of an update, and the cache. Nothing starts."""
-    _command("plan", recipe=recipe, smoke=smoke)
+    _command("plan", trust=trust, recipe=recipe, smoke=smoke)
 
 
 @app.command()
-def show(recipe: Layers, smoke: Smoke = False) -> None:
+def show(recipe: Layers, smoke: Smoke = False, trust: Trust = False) -> None:
     """Show the first prompt of each role as text and as ids, its tools, and how its reply is read."""
-    _command("show", recipe=recipe, smoke=smoke)
+    _command("show", trust=trust, recipe=recipe, smoke=smoke)
 
 
 @app.command()

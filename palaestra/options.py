@@ -12,20 +12,42 @@ import inspect
 import json
 import types
 import typing
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
+from pydantic_core import PydanticCustomError, core_schema
 
 from palaestra.errors import ContractError, RecipeError, nearest
+
+OPEN: weakref.WeakSet[Any] = weakref.WeakSet()  # functions whose options are not known, so that any may be given
 
 # ---- kinds ------------------------------------------------------------------------------------------------
 Discount = Annotated[float, pydantic.Field(gt=0, le=1)]
 Fraction = Annotated[float, pydantic.Field(ge=0, le=1)]
 NonNegative = Annotated[float, pydantic.Field(ge=0)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
-PositiveInt = Annotated[int, pydantic.Field(gt=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """Marks a number that may not be larger, since no machine could serve it: `Annotated[int, AtMost(1000)]`."""
+
+    limit: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: Any) -> Any:
+        if value > self.limit:
+            raise PydanticCustomError("at_most", "the largest value is {limit}", {"limit": f"{self.limit:,}"})
+        return value
+
+
+PositiveInt = Annotated[int, pydantic.Field(gt=0), AtMost(2**31 - 1)]
+Count = Annotated[PositiveInt, AtMost(1_000_000)]  # of tasks, episodes and the like, which are all held in memory
 Columns = tuple[str, ...]
 Unit = str  # "trajectory", "row", "token" or the name of a column
 Scale = Literal["none", "std"]
@@ -242,7 +264,8 @@ def schema(target: Callable[..., Any], title: str, first: tuple[str, ...] = ()) 
     if unknown:
         raise ContractError(where=title, what=f"`first` names `{unknown[0]}`, which is not one of its options.")
     fields = {name: fields[name] for name in (*first, *(name for name in fields if name not in first))}
-    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    extra: Any = "allow" if target in OPEN else "forbid"
+    config = pydantic.ConfigDict(extra=extra, arbitrary_types_allowed=True, protected_namespaces=())
     return pydantic.create_model(title, __config__=config, **fields)
 
 
@@ -282,7 +305,7 @@ def check_options(
         checked = model.model_validate(dict(options))
     except pydantic.ValidationError as error:
         raise _readable(error, model, where=where, owner=owner) from None
-    return {name: getattr(checked, name) for name in model.model_fields}
+    return {name: getattr(checked, name) for name in model.model_fields} | (checked.model_extra or {})
 
 
 def _readable(

@@ -106,7 +106,7 @@ def locate(path: Path, folders: Sequence[str]) -> dict[str, str]:
     Raises: FileNotFoundError.
     """
     for folder in folders:
-        if (folder / path).is_file():
+        if os.path.isfile(folder / path):  # false, too, for a name that is too long
             found_from = "" if path.is_absolute() else str(Path(folder).resolve())
             return {"file": str((folder / path).resolve()), "folder": found_from}
     looked = dict.fromkeys(place for folder in folders if (place := os.path.relpath(folder)) != ".")

@@ -13,6 +13,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,9 @@ from palaestra.errors import (
 )
 from palaestra.index import add, known_parts
 from palaestra.options import (
+    AtMost,
     Columns,
+    Count,
     Degrees,
     Discount,
     File,
@@ -60,11 +63,15 @@ from palaestra.options import (
     take_apart,
     taking_fields,
 )
-from palaestra.own_files import locate, module_of_file
+from palaestra.own_files import locate, module_of_file, user_files
 from palaestra.own_objects import MODULE
+from palaestra.own_text import file_of_module, read_part, reads_only
+from palaestra.trust import refuse_inside
 
 __all__ = [  # without constants; import the names of `palaestra.options` from here
+    "AtMost",
     "Columns",
+    "Count",
     "Degrees",
     "Discount",
     "File",
@@ -445,6 +452,8 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
     """
     where = where or f"{slot}: {name}"
     target = index()[slot].get(name)
+    if target is None and reads_only() and _must_be_read(name):
+        return _read(slot, name, where=where, folders=folders)
     if target is None and ":" not in name:
         others = [other for other, parts in index().items() if name in parts]
         if others:
@@ -470,6 +479,33 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
     return replace(declared, **own) if own else declared  # type: ignore[no-any-return]
 
 
+def _must_be_read(name: str) -> bool:
+    """Whether a name means code of the user that this process has not imported yet."""
+    place = name.rpartition(":")[0]
+    return bool(place) and place != MODULE and place not in sys.modules and not place.startswith("palaestra.")
+
+
+def _read(slot: str, name: str, *, where: str, folders: Sequence[str]) -> Part:
+    """A part of the user as the text of its file describes it, without importing it. Raises: as `part`."""
+    place, _, attribute = name.rpartition(":")
+    own: dict[str, str] = {}
+    try:
+        if place.endswith(".py"):
+            own = locate(Path(place), folders)
+        file = Path(own["file"]) if own else file_of_module(place)
+        if file is None:
+            raise ModuleNotFoundError(f"no module {place}, or it is no Python text")
+        stub, declares = read_part(name, file, attribute)
+    except (OSError, ImportError, AttributeError, SyntaxError, ValueError, RecursionError) as error:
+        what = f"`{name}` cannot be loaded: {error}."
+        raise UnknownName(where=where, what=what, remedy=WRITTEN) from error
+    declared = declares.pop("slot", slot)
+    if declared != slot:
+        raise UnknownName(where=where, what=f"`{name}` is a part of slot `{declared}`, not of `{slot}`.")
+    part = Part(slot=slot, name=name, target=stub, file=own.get("file", ""), folder=own.get("folder", ""))
+    return replace(part, **declares)
+
+
 def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict[str, str]]:
     """The object behind a name; and `file` and `folder`, if it comes from a file of the user."""
     place, _, attribute = target.rpartition(":")
@@ -477,6 +513,8 @@ def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict
     try:
         if place.endswith(".py"):
             own = locate(Path(place), folders)
+            if own["file"] not in user_files().values():  # others run already
+                refuse_inside(Path(own["file"]), where=where)
             module = module_of_file(Path(own["file"]))
         else:
             module = importlib.import_module(place)

@@ -288,13 +288,14 @@ def play_panel(
         checkpoint: iteration of the checkpoint; None: the newest.
         samples: episodes of each task. seed: of what is sampled; None: that of the settings.
     """
-    setup = build_setup(settings) if folder is None else trained_setup(settings, folder, checkpoint)
+    place = None if folder is None else checkpoint_of(folder, checkpoint)
+    setup = build_setup(settings) if folder is None else trained_setup(settings, folder, place)
     with ExitStack() as resources:
         if setup.engine is not None:
             resources.callback(setup.engine.shutdown)
         resources.enter_context(closing(setup.runner))
         panel = resources.enter_context(closing(Panel(settings, setup)))
-        panel.load_state_dict({} if folder is None else read_state(checkpoint_of(folder, checkpoint)).get("panel", {}))
+        panel.load_state_dict({} if place is None else read_state(place).get("panel", {}))
         evaluation, episodes = panel.play(samples=samples, seed=seed)
         return PlayedPanel(
             evaluation=evaluation,

@@ -6,13 +6,25 @@ from collections.abc import Sequence
 
 from palaestra.commands.runs import resolve
 from palaestra.models.devices import run_device
+from palaestra.own_text import signatures_only
 from palaestra.recipe import Recipe
 from palaestra.recipe.passes import lines, planned_passes
 from palaestra.training.start import changes
+from palaestra.trust import trusts
 
 
 def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
-    """Check a recipe and print it, then its passes. With `smoke`, also print what the smoke run changes."""
+    """Check a recipe and print it, then its passes. With `smoke`, also print what the smoke run changes.
+
+    Code of the user is read and not imported, unless the user trusts it.
+    """
+    with signatures_only(not trusts()) as unread:
+        _show(recipe, smoke)
+    for name, known in unread.items():
+        print(f"\nnot imported: {name}; {known}. What else it is and does is not checked. `--trust` imports it.")
+
+
+def _show(recipe: Sequence[str], smoke: bool) -> None:
     found = resolve(recipe, smoke=smoke)
     run_device(found.settings.device)
     print(found.explain())

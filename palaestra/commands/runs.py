@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from palaestra.data import RunSetup
-from palaestra.errors import RunFolderError
+from palaestra.errors import CheckpointError, RunFolderError
+from palaestra.own_text import reads_only
 from palaestra.recipe import Recipe, is_recipe, load, split_arguments
+from palaestra.recipe.resolved import is_recipe_json
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import read
-from palaestra.training.checkpoint import load_policy
+from palaestra.training.checkpoint import damage, load_policy, newest_intact, read_state
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
+from palaestra.trust import is_as_written, refuse_code_of
 
 MODEL_FILES = ("config.json", "adapter_config.json", "network.json")
 
@@ -31,10 +34,24 @@ def resolve(arguments: Sequence[str], *, smoke: bool = False) -> Recipe:
     folder = run_folder(arguments)
     if folder is None:
         return load(files, overrides, smoke=smoke)
-    written = Recipe.from_json(folder.read_json(RECIPE))
+    written = recipe_of(folder)
     if smoke:
         return written.with_overrides(overrides).smoked()
     return written.with_overrides([*overrides, f"run={folder.path}"])
+
+
+def recipe_of(folder: RunFolder) -> Recipe:
+    """The recipe of a run. A line on the terminal says so if `recipe.json` was changed since it was written.
+
+    Raises: RunFolderError, if it cannot be read; RecipeError, if it names code that is not to be trusted
+        (`palaestra.trust`), unless it is only read (`palaestra.own_text`); as `Recipe.from_json`.
+    """
+    entries = folder.read_json(RECIPE)
+    if not is_as_written(folder.path):
+        print(f"{folder / RECIPE} is not as it was written: it was damaged, or changed by hand", file=sys.stderr)
+    if is_recipe_json(entries) and not reads_only():
+        refuse_code_of(folder.path, entries)
+    return Recipe.from_json(entries)
 
 
 def run_folder(arguments: Sequence[str]) -> RunFolder | None:
@@ -61,12 +78,12 @@ def means_a_run(text: str) -> bool:
 def open_run(path: str, checkpoint: int | None) -> tuple[Recipe, RunSetup]:
     """The recipe of a run, and its setup with the trained weights. The caller closes the runner of the setup."""
     folder = RunFolder.open(path)
-    recipe = Recipe.from_json(folder.read_json(RECIPE))
+    recipe = recipe_of(folder)
     settings = recipe.settings.model_copy(update={"device": "cpu"})  # to write weights needs no other device
     return recipe, trained_setup(settings, folder, checkpoint)
 
 
-def trained_setup(settings: RunSettings, folder: RunFolder, checkpoint: int | None) -> RunSetup:
+def trained_setup(settings: RunSettings, folder: RunFolder, checkpoint: int | Path | None) -> RunSetup:
     """A setup with the weights of a checkpoint. The caller closes its runner. Raises: as `load_weights`."""
     setup = build_setup(settings)
     try:
@@ -77,29 +94,35 @@ def trained_setup(settings: RunSettings, folder: RunFolder, checkpoint: int | No
     return setup
 
 
-def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | None) -> None:
+def load_weights(setup: RunSetup, folder: RunFolder, checkpoint: int | Path | None) -> None:
     """Load the weights of a checkpoint into all policies that have weights.
 
     Args:
-        checkpoint: its iteration; None: the newest.
+        checkpoint: its iteration, or its folder as `checkpoint_of` gives it; None: the newest.
 
-    Raises: RunFolderError, if there is no such checkpoint.
+    Raises: as `checkpoint_of`; CheckpointError, if the weights do not fit.
     """
-    place = checkpoint_of(folder, checkpoint)
-    if checkpoint is None:
-        step = folder.checkpoint_steps()[-1]
-        reached = max((line[STEP] for line in read(folder.path)), default=step)
-        if reached > step:
-            note = f"{folder.path}: iteration {step}, its newest checkpoint; the run came to iteration {reached}"
-            print(note, file=sys.stderr)
+    place = checkpoint if isinstance(checkpoint, Path) else checkpoint_of(folder, checkpoint)
     for name, policy in setup.policies.items():
         if policy.module is not None:
             load_policy(place, name, policy)
 
 
 def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
-    """The folder of a checkpoint; None means the newest. Raises: RunFolderError, if there is no such checkpoint."""
-    place = folder.latest_checkpoint() if checkpoint is None else folder.checkpoint(checkpoint)
+    """The folder of a checkpoint; None means the newest. A damaged one is passed over, with a line on the terminal.
+
+    Raises: RunFolderError, if there is no such checkpoint; CheckpointError, if it is damaged, or all are.
+    """
+    place = folder.checkpoint(checkpoint) if checkpoint is not None else None
+    if checkpoint is None:
+        place, passed = newest_intact(folder, logs=False)
+        for line in passed:
+            print(f"not used: {line}", file=sys.stderr)
+        step = -1 if place is None else read_state(place)["step"]
+        reached = max((line[STEP] for line in read(folder.path)), default=step) if place else step
+        if reached > step:
+            note = f"{folder.path}: iteration {step}, its newest checkpoint; the run came to iteration {reached}"
+            print(note, file=sys.stderr)
     if place is None or not place.exists():
         raise RunFolderError(
             where=str(folder.path),
@@ -108,5 +131,13 @@ def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
             else f"the run has no checkpoint of iteration {checkpoint}.",
             options=[str(step) for step in folder.checkpoint_steps()],
             remedy="Train longer, or set training.checkpoint_every.",
+        )
+    fault = damage(place) if checkpoint is not None else None
+    if fault is not None:
+        raise CheckpointError(
+            where=str(place),
+            what=f"this checkpoint is damaged: {fault}.",
+            options=[str(step) for step in folder.checkpoint_steps() if step != checkpoint],
+            remedy="Copy the file back, or name another iteration.",
         )
     return place

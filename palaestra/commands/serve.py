@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palaestra.commands.runs import trained_setup
+from palaestra.commands.runs import recipe_of, trained_setup
 from palaestra.data import RunSetup
 from palaestra.engines import InProcessEngine
 from palaestra.errors import CheckpointError, RecipeError, UnknownName, nearest
@@ -21,7 +21,6 @@ from palaestra.models.precision import chosen_dtype, set_dtype
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language import LanguagePolicy
-from palaestra.recipe import Recipe
 from palaestra.store.folder import RECIPE, RunFolder
 
 ADAPTER = "adapter_config.json"
@@ -149,7 +148,7 @@ def _adapted(place: Path, name: str, base: str | None, device: str, dtype: str) 
 def _of_run(path: str, policy: str | None, checkpoint: int | None, device: str, dtype: str) -> dict[str, Any]:
     """The policies of a run that write tokens, with the weights of a checkpoint."""
     folder = RunFolder.open(path)
-    settings = Recipe.from_json(folder.read_json(RECIPE)).settings
+    settings = recipe_of(folder).settings
     setup = trained_setup(settings.model_copy(update={"device": device, "dtype": dtype}), folder, checkpoint)
     setup.runner.close()
     if setup.engine is not None:

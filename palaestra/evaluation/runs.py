@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.errors import RunFolderError, UnknownName, nearest
+from palaestra.store.checksums import log_fault
 from palaestra.store.folder import EVALUATIONS, METRICS, RECIPE, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, read
@@ -94,7 +95,18 @@ def _seed_of(folder: RunFolder) -> int:
 
 
 def _load_run(folder: RunFolder, seed: int) -> Run:
-    """Read the lines in the order of iterations. An evaluation without a budget gets that of its iteration."""
+    """Read the lines in the order of iterations. An evaluation without a budget gets that of its iteration.
+
+    Raises: RunFolderError, if the logs lack lines that they had at the newest checkpoint.
+    """
+    newest = folder.latest_checkpoint()
+    fault = None if newest is None else log_fault(newest, folder.path)
+    if fault is not None:
+        raise RunFolderError(
+            where=str(folder.path),
+            what=f"{fault}.",
+            remedy="Copy the file back. Or go on with `--resume`, which does again what the logs lack.",
+        )
     iterations = read(folder / METRICS)
     spent = {0: {ENVIRONMENT_STEPS: 0, UPDATES: 0}}
     for line in iterations:

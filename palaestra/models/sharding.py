@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from palaestra.errors import RecipeError
 from palaestra.models.quantized import is_quantized
 
+MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"}  # states with the shape of their parameter
+
 
 def shard(module: nn.Module, *, returns: type) -> None:
     """Spread the weights of a module over all processes of torch's process group, in place.
@@ -115,8 +117,16 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load the complete state of an optimizer, whether its parameters are spread or not."""
+    """Load the complete state of an optimizer, whether its parameters are spread or not.
+
+    Raises: ValueError, if a moment has another shape than its parameter; torch would notice that only in an update.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for place, of_parameter in state["state"].items():
+        for name in MOMENTS & of_parameter.keys():
+            there, here = tuple(of_parameter[name].shape), tuple(parameters[place].shape)
+            if there != here:
+                raise ValueError(f"`{name}` of parameter {place} has the shape {there}, and the parameter has {here}")
     slices = {
         place: {name: spread_like(value, parameters[place]) for name, value in of_parameter.items()}
         for place, of_parameter in state["state"].items()

@@ -10,7 +10,7 @@ import copy
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -40,7 +40,7 @@ from palaestra.policies.language_trainer import (
     save_language,
 )
 from palaestra.policies.reading import renderer_of
-from palaestra.registry import PositiveInt, register
+from palaestra.registry import AtMost, PositiveInt, register
 
 
 @register(
@@ -67,11 +67,11 @@ class LanguagePolicy(Adaptable):
         setup: RunSetup,
         *,
         model: str | None = None,
-        hidden: PositiveInt = 64,
-        layers: PositiveInt = 2,
-        heads: PositiveInt = 4,
-        context: PositiveInt = 512,
-        vocabulary: PositiveInt = 1024,
+        hidden: Annotated[PositiveInt, AtMost(2**16)] = 64,
+        layers: Annotated[PositiveInt, AtMost(2**10)] = 2,
+        heads: Annotated[PositiveInt, AtMost(2**10)] = 4,
+        context: Annotated[PositiveInt, AtMost(2**22)] = 512,
+        vocabulary: Annotated[PositiveInt, AtMost(2**22)] = 1024,
         value_head: bool = False,
         value_layers: tuple[PositiveInt, ...] = (),
         critic_gradient: bool = True,

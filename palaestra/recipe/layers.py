@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from palaestra import registry
 from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError
-from palaestra.recipe.origins import Mark, Node, node_of
+from palaestra.recipe.origins import Mark, Node, node_of, shortened
 from palaestra.registry import Section
 from palaestra.training.settings import PART_SLOTS, RunSettings
 
@@ -132,7 +132,7 @@ def _as_part(written: Node, path: Place) -> Node:
     several = ", or a list of those" if _takes_list(path) else ""
     raise RecipeError(
         where=written.mark.where,
-        what=f"`{'.'.join(path)}` takes one part, found `{written.plain()}`.",
+        what=f"`{'.'.join(path)}` takes one part, found `{shortened(str(written.plain()))}`.",
         remedy=f"Write `name`, or `{{name: {{option: value}}}}`{several}.",
     )
 
@@ -175,7 +175,7 @@ def _override_part(former: Node | None, place: Place, rest: str, value: Node) ->
     if not (options.value is None or isinstance(options.value, dict)):
         raise RecipeError(
             where=value.mark.where,
-            what=f"`{rest}` is a part; it takes options, found `{value.plain()}`.",
+            what=f"`{rest}` is a part; it takes options, found `{shortened(str(value.plain()))}`.",
             remedy=f"Write {'.'.join(place)}.{rest}.option=value",
         )
     former_options = old[position].value["options"]

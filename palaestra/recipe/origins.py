@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,11 @@ from palaestra.errors import RecipeError
 
 COMMAND_LINE = "command line"
 HERE = "."  # the working folder
+LARGEST_FILE = 200_000  # characters of a recipe file
+MOST_VALUES = 50_000  # in a file, each alias written out
+DEEPEST = 50  # lists and mappings inside each other
+LARGEST = 2**63 - 1  # of whole numbers
+WIDEST_TEXT = 200  # characters of a line that a message shows
 LAST, WRITTEN_DOWN = sys.maxsize, -1  # numbers of layers: of overrides, and of a recipe read from a run folder
 
 
@@ -89,18 +95,33 @@ def as_layer(node: Node, layer: int) -> Node:
     return Node(inner, replace(node.mark, layer=layer))
 
 
-def node_of(value: Any, mark: Mark, *, texts: bool = False) -> Node:
+def node_of(value: Any, mark: Mark, *, texts: bool = False, depth: int = 0) -> Node:
     """A node of plain Python values that all come from one place.
 
     Args:
         texts: give the mark of each key its own text, `key: value`.
+        depth: of the lists and mappings around the value.
+
+    Raises: RecipeError, if they are too deep.
     """
+    if depth > DEEPEST:
+        raise _too_deep(mark)
     if isinstance(value, Mapping):
-        places = {key: Mark(mark.source, f"{key}: {inner}") if texts else mark for key, inner in value.items()}
-        return Node({str(key): node_of(value[key], place, texts=texts) for key, place in places.items()}, mark)
+        places = {
+            key: Mark(mark.source, shortened(f"{key}: {inner}")) if texts else mark for key, inner in value.items()
+        }
+        inside = {str(key): node_of(value[key], place, texts=texts, depth=depth + 1) for key, place in places.items()}
+        return Node(inside, mark)
     if isinstance(value, list | tuple):
-        return Node([node_of(inner, mark) for inner in value], mark)
+        return Node([node_of(inner, mark, depth=depth + 1) for inner in value], mark)
+    if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+        raise _too_large(mark)
     return Node(value, mark)
+
+
+def shortened(text: str) -> str:
+    """A text for a message, cut if it is long."""
+    return text if len(text) <= WIDEST_TEXT + 60 else f"{text[:WIDEST_TEXT]} … ({len(text):,} characters)"
 
 
 # ---- YAML -------------------------------------------------------------------------------------------------
@@ -110,6 +131,7 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}
 
 
+PLAIN_TAGS = ("tag:yaml.org,2002:seq", "tag:yaml.org,2002:map")
 _WHOLE = r"(?:0|[1-9][0-9_]*)"
 for _tag, _pattern, _first in (
     ("null", r"(?:~|null|)", ["~", "n", ""]),
@@ -127,17 +149,23 @@ def read_yaml(text: str, *, source: str, folder: str = HERE) -> Node:
     Args:
         source: the file's name in messages. folder: the folder that holds it.
 
-    Raises: RecipeError, if the text is not YAML, gives a key twice, or is not a mapping at the top.
+    Raises: RecipeError, if the text is not YAML, gives a key twice, is not a mapping at the top, or is too large.
     """
+    if len(text) > LARGEST_FILE:
+        raise RecipeError(
+            where=source,
+            what=f"the file has {len(text):,} characters, and a recipe may have {LARGEST_FILE:,}.",
+            remedy="Put data into files of their own, which a recipe names.",
+        )
     lines, folders = text.splitlines(), tuple(dict.fromkeys((folder, HERE)))
 
-    def mark(node: yaml.Node) -> Mark:
-        number = node.start_mark.line
-        written = lines[number] if number < len(lines) else ""
-        return Mark(source, re.sub(r"(^|\s+)#.*$", "", written).strip(), number + 1, folders)
+    @functools.cache  # a long line has many values
+    def mark_of(number: int) -> Mark:
+        written = lines[number][: 2 * WIDEST_TEXT] if number < len(lines) else ""
+        return Mark(source, shortened(re.sub(r"(^|\s+)#.*$", "", written).strip()), number + 1, folders)
 
     top = Mark(source, folders=folders)
-    tree = _parse(text, mark, top=top)
+    tree = _parse(text, lambda node: mark_of(node.start_mark.line), top=top)
     if tree.value is None:
         return Node({}, top)
     if not isinstance(tree.value, dict):
@@ -168,8 +196,8 @@ def _parse(text: str, mark: Callable[[yaml.Node], Mark], *, top: Mark) -> Node:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        return Node(None, top) if node is None else _convert(node, loader, mark, top)
-    except (yaml.YAMLError, RecursionError) as error:  # RecursionError: an alias that contains itself
+        return Node(None, top) if node is None else _Conversion(loader, mark).node(node, top)
+    except (yaml.YAMLError, RecursionError) as error:  # RecursionError: far too many brackets
         spot = getattr(error, "problem_mark", None)
         line = spot.line + 1 if spot is not None and top.source != COMMAND_LINE else None
         fault = getattr(error, "problem", None) or str(error)
@@ -180,18 +208,116 @@ def _parse(text: str, mark: Callable[[yaml.Node], Mark], *, top: Mark) -> Node:
         ) from None
 
 
-def _convert(node: yaml.Node, loader: _Loader, mark: Callable[[yaml.Node], Mark], own: Mark) -> Node:
-    if isinstance(node, yaml.SequenceNode):
-        return Node([_convert(item, loader, mark, mark(item)) for item in node.value], own)
-    if not isinstance(node, yaml.MappingNode):
-        return Node(loader.construct_object(node), own)
-    found: dict[str, Node] = {}
-    for key, value in node.value:
-        place = mark(key)
-        name = str(key.value)
-        if name in found:
+class _Conversion:
+    """Makes a tree of YAML nodes. It counts the values, since a few lines with aliases can mean billions."""
+
+    def __init__(self, loader: _Loader, mark: Callable[[yaml.Node], Mark]) -> None:
+        self._loader, self._mark, self._values = loader, mark, 0
+        self._around: set[int] = set()  # ids of the lists and mappings that are being made
+
+    def node(self, node: yaml.Node, own: Mark, depth: int = 0) -> Node:
+        """The tree of a node that was written at `own`. Raises: RecipeError."""
+        self._values += 1
+        if self._values > MOST_VALUES:
             raise RecipeError(
-                where=place.where, what=f"the key `{name}` is given twice.", remedy=f"See {found[name].mark.where}"
+                where=own.where,
+                what=f"the file means more than {MOST_VALUES:,} values, with each alias written out.",
+                remedy="Use fewer aliases (`*name`), or put data into files of their own, which a recipe names.",
             )
-        found[name] = _convert(value, loader, mark, place)
-    return Node(found, own)
+        if depth > DEEPEST:
+            raise _too_deep(own)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in PLAIN_TAGS:
+            raise RecipeError(
+                where=own.where,
+                what=f"the tag `{shortened(node.tag)}` has no meaning in a recipe.",
+                remedy="Leave it out. Lists and mappings need no tag.",
+            )
+        if isinstance(node, yaml.ScalarNode):
+            return Node(_scalar(node, self._loader, own), own)
+        if id(node) in self._around:
+            raise _contains_itself(own)
+        self._around.add(id(node))
+        made = self._mapping(node, own, depth) if isinstance(node, yaml.MappingNode) else self._list(node, own, depth)
+        self._around.remove(id(node))
+        return made
+
+    def _list(self, node: yaml.Node, own: Mark, depth: int) -> Node:
+        return Node([self.node(item, self._mark(item), depth + 1) for item in node.value], own)
+
+    def _mapping(self, node: yaml.MappingNode, own: Mark, depth: int) -> Node:
+        found: dict[str, Node] = {}
+        for key, value in node.value:
+            place = self._mark(key)
+            if not isinstance(key, yaml.ScalarNode):
+                raise RecipeError(
+                    where=place.where,
+                    what="a list or a mapping cannot be a key.",
+                    remedy="Write `key: value`, with a text as key.",
+                )
+            name = str(key.value)
+            if not _is_text(name):
+                raise _no_text(place)
+            if name in found:
+                raise RecipeError(
+                    where=place.where,
+                    what=f"the key `{shortened(name)}` is given twice.",
+                    remedy=f"See {found[name].mark.where}",
+                )
+            found[name] = self.node(value, place, depth + 1)
+        return Node(found, own)
+
+
+def _scalar(node: yaml.Node, loader: _Loader, own: Mark) -> Any:
+    """The value of a scalar. Raises: RecipeError, if its tag, such as `!!int`, does not fit."""
+    try:
+        value = loader.construct_object(node)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        if "digits" in str(error):  # Python refuses whole numbers with more than 4,300
+            raise _too_large(own) from None
+        raise RecipeError(
+            where=own.where,
+            what=f"`{shortened(str(node.value))}` is no {node.tag.rpartition(':')[2]}.",
+            remedy="Correct the value, or leave out its tag, such as `!!int`.",
+        ) from None
+    if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+        raise _too_large(own)
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise RecipeError(
+            where=own.where,
+            what=f"a value of a recipe is a text, a number, a flag or null, not a {type(value).__name__}.",
+            remedy=f"Leave out the tag `!!{node.tag.rpartition(':')[2]}`.",
+        )
+    if isinstance(value, str) and not _is_text(value):
+        raise _no_text(own)
+    return value
+
+
+def _is_text(value: str) -> bool:
+    return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _no_text(mark: Mark) -> RecipeError:
+    what = "the text has characters that are none: a NUL, or half of a pair of surrogates."
+    return RecipeError(where=mark.where, what=what, remedy="Leave them out.")
+
+
+def _too_large(mark: Mark) -> RecipeError:
+    return RecipeError(
+        where=shortened(mark.where), what=f"a whole number is outside of ±{LARGEST}.", remedy="Write a smaller one."
+    )
+
+
+def _contains_itself(mark: Mark) -> RecipeError:
+    return RecipeError(
+        where=shortened(mark.where),
+        what="an alias (`*name`) stands inside the value that it names.",
+        remedy="Write the value out.",
+    )
+
+
+def _too_deep(mark: Mark) -> RecipeError:
+    return RecipeError(
+        where=shortened(mark.where),
+        what=f"more than {DEEPEST} lists and mappings lie inside each other.",
+        remedy="Write less deeply nested values.",
+    )

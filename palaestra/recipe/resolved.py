@@ -131,8 +131,7 @@ class Recipe:
         Raises: RecipeError or UnknownName, if this version has not all of its keys and parts, or if `to_json` did not
             write it.
         """
-        known = isinstance(entries, Mapping) and all(_is_entry(entry) for entry in entries.values())
-        if not known:
+        if not is_recipe_json(entries):
             raise RecipeError(
                 where="recipe.json",
                 what="it is not a resolved recipe, in which each key has a `value` and an `origin`.",
@@ -143,6 +142,7 @@ class Recipe:
             value, origin = entries[key]["value"], entries[key]["origin"]
             if value is None and key.rpartition(".")[2] in {former for _, former in FORMER}:
                 continue  # an earlier version wrote this key as a default
+            node_of(value, Mark(origin, key))  # refuses a value that is too deep to be written as text
             folders = (*entries[key].get("folders", ()), HERE)
             mark = Mark(origin, f"{key}: {_written(value)}", folders=folders, layer=WRITTEN_DOWN)
             tree = override(tree, key, node_of(value, mark))
@@ -162,8 +162,16 @@ class Recipe:
         )
 
 
+def is_recipe_json(entries: object) -> bool:
+    """Whether this is what `Recipe.to_json` writes, as far as its form goes."""
+    return isinstance(entries, Mapping) and all(_is_entry(entry) for entry in entries.values())
+
+
 def _is_entry(entry: object) -> bool:
-    return isinstance(entry, Mapping) and "value" in entry and isinstance(entry.get("origin"), str)
+    if not (isinstance(entry, Mapping) and "value" in entry and isinstance(entry.get("origin"), str)):
+        return False
+    folders = entry.get("folders", [])
+    return isinstance(folders, list | tuple) and all(isinstance(one, str) for one in folders)
 
 
 def _override(tree: Node, overrides: Sequence[str]) -> Node:

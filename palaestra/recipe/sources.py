@@ -10,7 +10,7 @@ from typing import Any
 
 from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.index import PACKAGE
-from palaestra.recipe.origins import Mark, Node, node_of, read_yaml
+from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
@@ -78,7 +78,9 @@ def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
         chain = " → ".join(other.name for other in (*above, path))
         raise RecipeError(where=shown, what=f"it extends itself: {chain}.", remedy="Leave one of them out.")
     try:
-        tree = read_yaml(path.read_text(encoding="utf-8"), source=shown, folder=str(path.parent.resolve()))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+        tree = read_yaml(text, source=shown, folder=str(path.parent.resolve()))
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(where=shown, what=f"it cannot be read: {error}.", remedy="Give a YAML file.") from None
     if not isinstance(tree.value, dict) or "extends" not in tree.value:
@@ -111,23 +113,23 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     """
     known = packaged()
     for place in (folder / path, folder / path / COMPLETE):
-        if place.is_file():
+        if os.path.isfile(place):  # false, too, for a name that is too long
             relative, own = os.path.relpath(place), _names(recipes_folder(), PACKAGE / "systems").get(place.resolve())
             return place, own or (place.as_posix() if relative.startswith("..") else Path(relative).as_posix())
     name = path.as_posix().removeprefix(f"{FOLDER}/")
     for candidate in (name, f"{name}/{COMPLETE}"):
         if candidate in known:
             return known[candidate], candidate
-    siblings = [other.as_posix() for other in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    siblings = [other.as_posix() for other in path.parent.glob("*.yaml")] if os.path.isdir(path.parent) else []
     names = {other.removesuffix(".yaml"): other for other in [*known, *siblings]}
     if "/" not in name:
         names |= {other.partition("/")[0]: other.partition("/")[0] for other in known if other.endswith(f"/{COMPLETE}")}
     moved = [other for other in known if path.stem in (other.removesuffix("/method.yaml"), Path(other).stem)]
     if path.stem == Path(COMPLETE).stem:  # the name of every system's file says nothing
-        moved = [path.name] if Path(path.name).is_file() else []
+        moved = [path.name] if os.path.isfile(path.name) else []
     raise UnknownName(
         where=path.as_posix(),
-        what=f"this folder has no {COMPLETE}." if path.is_dir() else "no recipe file has this path or name.",
+        what=f"this folder has no {COMPLETE}." if os.path.isdir(path) else "no recipe file has this path or name.",
         options=_inside(path) or moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
         remedy="Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
         "(`palaestra methods` lists the systems).",

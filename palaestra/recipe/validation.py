@@ -10,7 +10,7 @@ import pydantic
 
 from palaestra.errors import RecipeError, nearest
 from palaestra.recipe.layers import Place, section_at, slot_at
-from palaestra.recipe.origins import Mark, Node
+from palaestra.recipe.origins import Mark, Node, shortened
 from palaestra.registry import Section
 from palaestra.training.settings import RunSettings
 
@@ -64,12 +64,15 @@ def _readable(fault: Any, tree: Node) -> RecipeError:
         key = ".".join(map(str, fault["loc"]))
         return RecipeError(where=mark.where, what=f"the recipe gives no `{key}`.", remedy=f"Set `{key}: …`.")
     if kind in ("model_type", "dict_type"):
-        what, remedy = f"`{'.'.join(place)}` is a section, found `{fault['input']!r}`.", f"Its keys are: {keys}."
+        what, remedy = (
+            f"`{'.'.join(place)}` is a section, found `{shortened(repr(fault['input']))}`.",
+            f"Its keys are: {keys}.",
+        )
         return RecipeError(where=mark.where, what=what, remedy=remedy)
     key = ".".join(place)
     return RecipeError(
         where=mark.where,
-        what=f"`{key}` cannot be {fault['input']!r}: {_lower(fault['msg'])}.",
+        what=f"`{key}` cannot be {shortened(repr(fault['input']))}: {_lower(fault['msg'])}.",
         remedy=f"Give `{key}` a value of the right kind.",
     )
 

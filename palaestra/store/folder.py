@@ -4,11 +4,12 @@ It has these files:
 
     runs/name/
       recipe.json            every resolved value with its origin
+      signature.json         says that the recipe was written here (`palaestra.trust`)
       metrics.jsonl          one line for each iteration; equal runs write equal bytes
       timings.jsonl          values that depend on the machine: times, the engine's counters
       evaluations.jsonl      one line for each evaluation
       trajectories.jsonl     sampled episodes
-      checkpoints/step-000010/
+      checkpoints/step-000010/          `.damaged` behind the name: set aside, because it or a log was damaged
       report.html            kept current while the run goes on
       result.json            the closing line; it is there once the run has ended
       ahead.jsonl            episodes that were played ahead of the updates
@@ -23,7 +24,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ from palaestra.store.atomic import (
     write_atomic,
     write_fault,
 )
+from palaestra.store.checksums import write_sums
 from palaestra.store.json_text import to_document
 from palaestra.store.lock import unless_written
+from palaestra.trust import SIGNATURE, sign
 
 RECIPE = "recipe.json"
 METRICS = "metrics.jsonl"
@@ -52,8 +55,9 @@ CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 RESULT = "result.json"
 JOURNAL = "ahead.jsonl"
-NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL)
+NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL, SIGNATURE)
 FORMER = ".former"
+DAMAGED = ".damaged"  # behind the name of a checkpoint that is set aside
 
 _SIGNS_OF_A_RUN = (RECIPE, METRICS, CHECKPOINTS)
 
@@ -131,6 +135,14 @@ class RunFolder:
         """Write one JSON file atomically, with sorted keys and the shortest exact floats. Returns its path."""
         return self.write(name, to_document(value))
 
+    def write_recipe(self, recipe: Any) -> None:
+        """Write `recipe.json`, signed as one that was made here. A kill between the two files does no harm."""
+        content = to_document(recipe)
+        signature = sign(self.path, content.encode())
+        if signature is not None:
+            self.write(SIGNATURE, signature)
+        self.write(RECIPE, content)
+
     def discard(self, name: str) -> None:
         """Remove one file, if it is there."""
         discard(self.path / name)
@@ -142,7 +154,7 @@ class RunFolder:
         """
         try:
             return json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(
                 where=str(self.path / name),
                 what=f"it cannot be read: {error}.",
@@ -177,12 +189,25 @@ class RunFolder:
         """The path of an iteration's checkpoint, whether it exists or not."""
         return self.path / CHECKPOINTS / f"step-{step:06d}"
 
-    def write_checkpoint(self, step: int) -> AbstractContextManager[Path]:
+    @contextmanager
+    def write_checkpoint(self, step: int) -> Iterator[Path]:
         """Give a folder to fill, as in `with folder.write_checkpoint(10) as place:`. Then it becomes the checkpoint.
 
+        It gets the checksums of its files, and of the logs of metrics and evaluations.
         Raises: RunFolderError, if the disk is full. Earlier checkpoints are intact.
         """
-        return folder_atomic(self.checkpoint(step))
+        with folder_atomic(self.checkpoint(step)) as place:
+            yield place
+            write_sums(place, (self.path / METRICS, self.path / EVALUATIONS))
+
+    def set_aside_after(self, step: int) -> None:
+        """Rename the checkpoints after iteration `step` to `step-….damaged`, so that no run continues from them."""
+        for later in self.checkpoint_steps():
+            if later > step:
+                place = self.checkpoint(later)
+                aside = place.with_name(f"{place.name}{DAMAGED}")
+                discard(aside)
+                place.rename(aside)
 
     def checkpoint_steps(self) -> list[int]:
         """The iterations with a complete checkpoint, in ascending order."""
@@ -206,7 +231,7 @@ class RunFolder:
 
 
 def _occupied(folder: RunFolder) -> RunFolderError:
-    there = [name for name in NAMES if (folder / name).exists()]
+    there = [name for name in NAMES if name != SIGNATURE and (folder / name).exists()]
     steps = folder.checkpoint_steps()
     newest = f", and its newest checkpoint is of iteration {steps[-1]}" if steps else ", and it has no checkpoint"
     return RunFolderError(

@@ -63,18 +63,35 @@ class JsonLines:
         return [self._parse(line, number) for number, line in enumerate(lines, start=1)]
 
     def truncate(self, step: int) -> None:
-        """Remove the records after iteration `step` and a half-written last line. Other lines keep their bytes."""
-        self.keep(lambda record: record.get(STEP, 0) <= step)
+        """Remove the records after iteration `step` and a half-written last line. Other lines keep their bytes.
+
+        Raises: RunFolderError, if a line is damaged, unless only later lines follow it.
+        """
+        if not self.path.exists():
+            return
+        lines = self.path.read_bytes().split(b"\n")[:-1]
+        while lines and self._is_later(lines[-1], step):
+            lines.pop()
+        kept = [line for number, line in enumerate(lines, start=1) if self._parse(line, number).get(STEP, 0) <= step]
+        self._rewrite(kept)
+
+    def _is_later(self, line: bytes, step: int) -> bool:
+        """Whether a line is after iteration `step`, or damaged."""
+        try:
+            return bool(self._parse(line, 0).get(STEP, 0) > step)
+        except (RunFolderError, TypeError):
+            return True
 
     def keep(self, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
         """Remove the records for which `wanted` is false and a half-written last line. Other lines keep their bytes."""
         if not self.path.exists():
             return
-        before = self.path.read_bytes()
-        lines = before.split(b"\n")[:-1]
-        kept = [line for number, line in enumerate(lines, start=1) if wanted(self._parse(line, number))]
-        after = b"".join(line + b"\n" for line in kept)
-        if after != before:
+        lines = self.path.read_bytes().split(b"\n")[:-1]
+        self._rewrite([line for number, line in enumerate(lines, start=1) if wanted(self._parse(line, number))])
+
+    def _rewrite(self, lines: list[bytes]) -> None:
+        after = b"".join(line + b"\n" for line in lines)
+        if after != self.path.read_bytes():
             write_atomic(self.path, after)
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
@@ -83,13 +100,19 @@ class JsonLines:
             if isinstance(record, dict):
                 return record
             fault = "not an object"
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             fault = str(error)
-        raise RunFolderError(
-            where=f"{self.path}:{number}",
-            what=f"this line is damaged: {fault}.",
-            remedy="Remove the line by hand, or start the run again with `--overwrite`.",
-        )
+        raise damaged(self.path, number, fault)
+
+
+def damaged(path: Path, number: int, fault: str) -> RunFolderError:
+    """The error for a line that cannot be used."""
+    return RunFolderError(
+        where=f"{path}:{number}",
+        what=f"this line is damaged: {fault}.",
+        remedy="Copy the file back from where it is whole, remove the line by hand, or start the run again with "
+        "`--overwrite`.",
+    )
 
 
 def _append(handle: int, line: bytes) -> None:

@@ -17,7 +17,8 @@ from palaestra.errors import RunFolderError
 from palaestra.store.atomic import write_fault
 
 LOCK = ".lock"
-PATIENCE = 0.5  # seconds of waiting, because opening a folder to read it takes the lock for an instant
+PATIENCE = 0.5  # seconds of waiting for a run that is about to end
+TIDYING = 20.0  # the same for a process that tidies the folder up before it reads; it has written no pid
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems without locks, where runs are not kept apart
 
 # A `flock` belongs to the open file, which forked children share. A worker that did not close it would keep the lock of
@@ -67,7 +68,7 @@ def unless_written(folder: Path) -> Iterator[bool]:
     It is not held if a run is in progress, even one of this process, or if the folder cannot be written.
     """
     try:
-        handle = _acquire(folder)
+        handle = _acquire(folder, trains=False)
     except OSError:
         yield False
         return
@@ -79,18 +80,21 @@ def unless_written(folder: Path) -> Iterator[bool]:
 
 def _patiently(folder: Path) -> int:
     """Take the lock, and wait a moment for it. Raises: BlockingIOError, if it is still taken; OSError."""
-    deadline = time.monotonic() + PATIENCE
+    began = time.monotonic()
+    trained = began  # when a run was last not known to hold the lock
     while True:
         try:
-            return _acquire(folder)
+            return _acquire(folder, trains=True)
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            trained = trained if _holder(folder) else now
+            if now - trained >= PATIENCE or now - began >= TIDYING:
                 raise
             time.sleep(PATIENCE / 10)
 
 
-def _acquire(folder: Path) -> int:
-    """Take the lock, write this process's pid into its file, and return the open file.
+def _acquire(folder: Path, *, trains: bool) -> int:
+    """Take the lock and return the open file. It has this process's pid if the process `trains`, and else nothing.
 
     Raises: BlockingIOError, if the lock is taken; OSError.
     """
@@ -102,7 +106,7 @@ def _acquire(folder: Path) -> int:
             if _is_current(folder, handle):
                 with suppress(OSError):  # on a full disk the lock holds, but the file lacks the pid
                     os.ftruncate(handle, 0)
-                    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+                    os.pwrite(handle, f"{os.getpid()}\n".encode() if trains else b"", 0)
                 return handle
         except BaseException:
             _close(handle)
@@ -139,11 +143,16 @@ def _close(handle: int) -> None:
     os.close(handle)
 
 
-def _taken(folder: Path) -> RunFolderError:
+def _holder(folder: Path) -> str:
+    """The pid of the process that trains into the folder; empty, if none is known."""
     try:
-        pid = (folder / LOCK).read_text().strip()
-    except OSError:
-        pid = ""
+        return (folder / LOCK).read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _taken(folder: Path) -> RunFolderError:
+    pid = _holder(folder)
     return RunFolderError(
         where=f"run={folder}",
         what=f"another run writes into this folder{f' (process {pid})' if pid else ''}.",

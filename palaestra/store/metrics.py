@@ -13,7 +13,7 @@ from typing import Any
 
 from palaestra.store.folder import EVALUATIONS, METRICS, TIMINGS, RunFolder
 from palaestra.store.json_text import plain
-from palaestra.store.lines import STEP, JsonLines
+from palaestra.store.lines import STEP, JsonLines, damaged
 
 ENVIRONMENT_STEPS = "environment_steps"  # number of acts in the environment so far, over all episodes
 UPDATES = "updates"  # number of optimizer steps so far
@@ -75,6 +75,14 @@ class MetricsLog:
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file, or of `metrics.jsonl` in a folder. A half-written last line is left out."""
+    """The records of a log, or of `metrics.jsonl` in a folder. A half-written last line is left out.
+
+    Raises: RunFolderError, if a line is damaged or has no iteration.
+    """
     place = Path(path)
-    return JsonLines(place / METRICS if place.is_dir() else place).read()
+    place = place / METRICS if place.is_dir() else place
+    records = JsonLines(place).read()
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record.get(STEP), int):
+            raise damaged(place, number, f"`{STEP}` is no whole number")
+    return records

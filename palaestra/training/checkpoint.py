@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,13 +19,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from palaestra.data.protocols import StatefulPart
-from palaestra.errors import CheckpointError
+from palaestra.errors import CheckpointError, PalaestraError
 from palaestra.models.devices import on_cpu
 from palaestra.models.sharding import load_weights, whole
 from palaestra.models.weight_files import save_weights
-from palaestra.store.folder import RunFolder
+from palaestra.store.checksums import SUMS, file_fault, log_fault
+from palaestra.store.folder import CHECKPOINTS, METRICS, RunFolder
+from palaestra.store.metrics import read
 
 STATE = "state.json"
+# What objects raise if they are given a state of another kind: a key or a module less, another shape, another length.
+_UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
 @dataclass(slots=True)
@@ -84,7 +89,7 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
             | ({"weights": policy.source} if as_loaded(policy) else {})
             for name, policy in state.with_weights.items()
         }
-        content = {"step": step, "counters": dict(counters), "policies": described}
+        content = {"step": step, "counters": dict(counters), "policies": described, SUMS: True}
         if state.guard is not None:
             content["guard"] = state.guard.state_dict()
         if state.panel is not None:
@@ -112,14 +117,99 @@ def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]
         load_policy(place, name, policy)
     _refuse_former(place, state)
     for name, module in state.modules:
-        load_weights(module, _with_tied(module, _read(load_file, place / f"{name}.safetensors")))
+        _load_module(module, place / f"{name}.safetensors")
     for name, held in (*state.learners.items(), *state.others.items()):
-        held.load_state_dict(_read(_load_safely, place / f"{name}.state.pt"))
-    if state.guard is not None:
-        state.guard.load_state_dict(written.get("guard", {}))
-    if state.panel is not None:
-        state.panel.load_state_dict(written.get("panel", {}))
+        file = place / f"{name}.state.pt"
+        content = _read(_load_safely, file)
+        with _fits(file):
+            held.load_state_dict(content)
+    with _fits(place / STATE):
+        if state.guard is not None:
+            state.guard.load_state_dict(written.get("guard", {}))
+        if state.panel is not None:
+            state.panel.load_state_dict(written.get("panel", {}))
     return int(written["step"]), dict(written["counters"])
+
+
+def newest_intact(folder: RunFolder, *, logs: bool) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose files match their checksums, and a line for each newer one that is passed over.
+
+    A checkpoint of an earlier version has no checksums and is taken as it is. None: the run has no checkpoint.
+
+    Args:
+        logs: the logs must still begin as they were at the checkpoint, too, as for a run that continues.
+
+    Raises: CheckpointError, if there are checkpoints and none of them can be used.
+    """
+    passed: list[str] = []
+    for step in reversed(folder.checkpoint_steps()):
+        place = folder.checkpoint(step)
+        fault = damage(place) or (log_fault(place, folder.path) if logs else None)
+        if fault is None:
+            return place, passed
+        passed.append(f"{place}: {fault}")
+    if not passed:
+        return None, []
+    raise CheckpointError(
+        where=str(folder.path),
+        what="none of its checkpoints can be used.\n  " + "\n  ".join(passed),
+        remedy="Copy the files back from where they are whole. Or start a new run: `--overwrite` replaces this one.\n"
+        "If the weights are whole, `palaestra export` writes them, and `policies.main.load=FOLDER` starts with them.",
+    )
+
+
+def continued_from(folder: RunFolder, *, say: Callable[[str], object]) -> Path | None:
+    """The newest checkpoint from which the run can continue, None without any. Newer ones are set aside.
+
+    Args:
+        say: gets a line for each checkpoint that is set aside, and one more.
+
+    Raises: CheckpointError, if none of the checkpoints can be used, or if they are gone.
+    """
+    place, passed = newest_intact(folder, logs=True)
+    done = len(read(folder / METRICS)) if place is None else 0
+    if done:  # a run writes its first checkpoint before its first iteration
+        raise CheckpointError(
+            where=str(folder.path / CHECKPOINTS),
+            what=f"the checkpoints are gone, and the run had done {done} iterations.",
+            remedy="Copy them back, or start the run again with `--overwrite`.",
+        )
+    for line in passed:
+        say(f"not used: {line}")
+    if place is not None and passed:
+        folder.set_aside_after(read_state(place)["step"])
+        say(f"continued from an earlier checkpoint, {place}; what came after it is done again")
+    return place
+
+
+def damage(place: Path) -> str | None:
+    """What is wrong with the files of a checkpoint; None, if nothing is known to be."""
+    try:
+        promised = SUMS in read_state(place)
+    except CheckpointError:
+        return file_fault(place) or f"{STATE} cannot be read"
+    return f"{SUMS} is missing" if promised and not (place / SUMS).exists() else file_fault(place)
+
+
+def _load_module(module: torch.nn.Module, file: Path) -> None:
+    tensors = _read(load_file, file)
+    with _fits(file):
+        load_weights(module, _with_tied(module, tensors))
+
+
+@contextmanager
+def _fits(file: Path) -> Iterator[None]:
+    """A context in which the content of a file is given to its object. Raises: CheckpointError, if it does not fit."""
+    try:
+        yield
+    except PalaestraError:
+        raise
+    except _UNFIT as error:
+        raise CheckpointError(
+            where=str(file),
+            what=f"its content does not fit this recipe: {type(error).__name__}: {error}.",
+            remedy="Resume with the recipe of the run (recipe.json in the run folder), or start a new run.",
+        ) from error
 
 
 def _refuse_former(place: Path, state: RunState) -> None:
@@ -136,12 +226,39 @@ def _refuse_former(place: Path, state: RunState) -> None:
 def read_state(place: Path) -> dict[str, Any]:
     """The description of a checkpoint: iteration, counters and policies.
 
-    Raises: CheckpointError, if the folder is no checkpoint.
+    Raises: CheckpointError, if the folder is no checkpoint, or its description lacks something.
     """
     try:
-        return dict(json.loads((place / STATE).read_text()))
-    except (OSError, ValueError) as error:
+        written = json.loads((place / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(where=str(place), what=f"it is not a checkpoint: {error}.") from error
+    wrong = _wrong_in(written)
+    if wrong:
+        raise CheckpointError(
+            where=str(place / STATE),
+            what=f"it is not the description of a checkpoint: {wrong}.",
+            remedy="Copy the file back, or use another checkpoint.",
+        )
+    return dict(written)
+
+
+def _wrong_in(written: Any) -> str:
+    """What a description lacks; empty, if nothing."""
+    if not isinstance(written, dict):
+        return "it is no JSON object"
+    kinds = {"step": (int,), "counters": (dict,), "policies": (dict,), "guard": (dict, type(None)), "panel": (dict,)}
+    for key, kind in kinds.items():
+        if key not in written and key in ("step", "counters", "policies"):
+            return f"`{key}` is missing"
+        if key in written and (not isinstance(written[key], kind) or isinstance(written[key], bool)):
+            return f"`{key}` is a {type(written[key]).__name__}"
+    for name, policy in written["policies"].items():
+        if not isinstance(policy, dict) or not isinstance(policy.get("architecture"), dict):
+            return f"policy `{name}` has no architecture"
+        if not isinstance(policy.get("version"), int):
+            return f"policy `{name}` has no version"
+    numbers = written["counters"].values()
+    return "" if all(isinstance(number, int | float) for number in numbers) else "a counter is no number"
 
 
 def load_policy(place: Path, name: str, policy: Any) -> None:
@@ -164,7 +281,7 @@ def load_policy(place: Path, name: str, policy: Any) -> None:
         )
     if "weights" in state["policies"][name]:  # of a model folder, which the policy has loaded
         return
-    load_weights(policy.module, _with_tied(policy.module, _read(load_file, place / f"{name}.safetensors")))
+    _load_module(policy.module, place / f"{name}.safetensors")
     policy.weights_changed(int(state["policies"][name]["version"]))
 
 

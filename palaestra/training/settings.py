@@ -13,7 +13,7 @@ import pydantic
 
 from palaestra.bound import BoundPart, bind
 from palaestra.options import Aggregation
-from palaestra.registry import Fraction, NonNegative, Positive, PositiveInt, Section
+from palaestra.registry import Count, Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
 
 NEED_CONSTANT = ("sequence-sum-norm", "constant-length")  # values of `aggregate.how` that divide by a constant
@@ -96,7 +96,7 @@ class PolicySettings(Section):
 class WarmStartSettings(Section):
     """Behavior cloning from the environment's expert before reinforcement learning."""
 
-    episodes: PositiveInt = 256
+    episodes: Count = 256
     epochs: PositiveInt = 2
     batch_tokens: PositiveInt = 4096
     guidance: Fraction = 0.0  # share of episodes with the environment's guidance, so that policies learn to use it
@@ -145,7 +145,7 @@ class EvaluationSettings(Section):
 
     environment: BoundPart | None = None  # None: the training environment
     panel: str | None = None  # name of a committed panel; None: the first `tasks` of the split "eval"
-    tasks: PositiveInt = 256
+    tasks: Count = 256
     every: PositiveInt | None = None  # iterations; None: only before and after training
     temperature: NonNegative = 0.0
     metric: Literal["success", "return"] = "success"

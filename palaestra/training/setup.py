@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from palaestra.bound import BoundPart
@@ -93,6 +94,22 @@ def make_policies(settings: RunSettings, setup: RunSetup) -> None:
     setup.policies = {name: setup.policies[name] for name in settings.policies}
 
 
+@contextmanager
+def _in_memory(where: str) -> Iterator[None]:
+    """A context in which something large is made. Raises: RecipeError, if the machine has not the memory for it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        words = ("can't allocate", "out of memory", "size calculation overflowed", "not enough memory")
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in words):
+            raise
+        raise RecipeError(
+            where=where,
+            what=f"there is not enough memory for it: {str(error).splitlines()[0] if str(error) else 'out of memory'}.",
+            remedy="Make its sizes smaller. `palaestra plan` shows what a pretrained model needs.",
+        ) from error
+
+
 def _below(settings: PolicySettings) -> str | None:
     """The name of the base, if the policy is an adapter."""
     stands_on = declared(settings.policy.part.target, "stands_on")
@@ -134,7 +151,8 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup, *, dtype: str)
                 what=f"a policy of the kind `{settings.policy.name}` cannot load a folder.",
             )
         options["model"] = settings.load
-    made = settings.policy.part.target(name, setup, **options)
+    with _in_memory(f"policies.{name}"):
+        made = settings.policy.part.target(name, setup, **options)
     if hasattr(made, "twin") and not hasattr(made, "clone"):
         raise ContractError(
             where=f"policies.{name}.policy: {settings.policy.name}",

@@ -21,7 +21,7 @@ from palaestra.store.folder import RECIPE, RESULT, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES
 from palaestra.training.async_collector import refuse_strategies
-from palaestra.training.checkpoint import RunState
+from palaestra.training.checkpoint import RunState, continued_from
 from palaestra.training.loop import Trainer
 from palaestra.training.memory import refuse_what_cannot_fit
 from palaestra.training.monitor import Panel, closing_line
@@ -71,7 +71,7 @@ def train(
         resources.enter_context(writing(path, make=not resume))
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
         if not resume:
-            folder.write_json(RECIPE, recipe)
+            folder.write_recipe(recipe)
         with undone_if_it_cannot_begin(folder):
             return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
 
@@ -110,7 +110,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         trained = trainer.setup.trained.values()
         for line in dict.fromkeys(line for policy in trained for line in policy.notes):
             progress.note(line)
-        place = ranks.texts(str(folder.latest_checkpoint() or ""))[0]
+        place = ranks.texts(str(continued_from(folder, say=progress.note) or ""))[0]
         if place:
             _start_learners(trainer)
             share_logs(folder, ranks)
@@ -119,7 +119,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
             if ranks.main:
                 for line in changes(folder.read_json(RECIPE), recipe):
                     progress.note(f"changed: {line}")
-                folder.write_json(RECIPE, recipe)
+                folder.write_recipe(recipe)
                 folder.discard(RESULT)
         else:
             trainer.log.truncate(-1)

@@ -73,7 +73,7 @@ def test_2_places(folder: Path, palaestra: Command) -> None:
 )
 def test_3_no_parts(recipe: Path, palaestra: Command, override: str, message: str) -> None:
     Path("own.py").write_text(OWN)
-    done = palaestra("explain", recipe, override)
+    done = palaestra("explain", recipe, override, "--trust")  # without it nothing is imported
     assert done.code == 2 and message in done.err
 
 

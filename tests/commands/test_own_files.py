@@ -123,7 +123,7 @@ def test_4_no_such_file(elsewhere: Path, palaestra: Command) -> None:
 
 def test_5_neighbors_of_one_name(elsewhere: Path, palaestra: Command) -> None:
     put(elsewhere, price=5.0)
-    done = palaestra("explain", "../there", "reward=world.py:paid")
+    done = palaestra("explain", "../there", "reward=world.py:paid", "--trust")
     assert done.code == 2 and "Traceback" not in done.err
     assert "here/world.py" in done.err and "it imports `shared_things` from its folder" in done.err
     assert "there/shared_things.py" in done.err

@@ -3,7 +3,9 @@
 (1) one at a time holds it, in this process too, and the other is told the folder and the pid;
 (2) it is free as soon as its process is gone, killed or not, even if a forked child lives on;
 (3) reading asks for no lock, and cleans up only where nobody writes;
-(4) nothing is left in the folder, and a missing folder is made only for a new run.
+(4) nothing is left in the folder, and a missing folder is made only for a new run;
+(5) who tidies a folder up before reading it is waited for, and never called a run;
+(6) of many that want it at once, killed or not, one after another has it, and no two ever do.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from palaestra.errors import RunFolderError
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.store.lock import LOCK, writing
+from palaestra.store.lock import LOCK, PATIENCE, unless_written, writing
 
 HOLD = """
 import multiprocessing, sys, time
@@ -96,4 +100,70 @@ def test_4_nothing_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="File exists"), writing(tmp_path / "file", make=True):
+        pass
+
+
+def test_5_a_reader_is_no_run(tmp_path: Path) -> None:
+    """It held the lock with its pid, and a run that began beside it was refused after half a second."""
+    held, done = threading.Event(), threading.Event()
+
+    def tidy() -> None:
+        with unless_written(tmp_path) as alone:
+            assert alone
+            held.set()
+            done.wait(20.0)
+
+    (tmp_path / LOCK).write_text("12345\n")  # of a run that was killed
+    thread = threading.Thread(target=tidy)
+    thread.start()
+    assert held.wait(20.0) and (tmp_path / LOCK).read_text() == ""
+    threading.Timer(3 * PATIENCE, done.set).start()
+    began = time.monotonic()
+    with writing(tmp_path, make=False):
+        assert time.monotonic() - began >= 2 * PATIENCE
+    thread.join()
+
+
+RACE = """
+import os, random, sys, time
+from palaestra.errors import RunFolderError
+from palaestra.store.folder import RunFolder
+from palaestra.store.lock import writing
+
+folder, draw = sys.argv[1], random.Random(int(sys.argv[2]))
+end = time.monotonic() + 4.0
+while time.monotonic() < end:
+    if draw.random() < 0.5:
+        RunFolder.open(folder)
+        continue
+    try:
+        with writing(folder, make=False):
+            handle = os.open(os.path.join(folder, "inside"), os.O_CREAT | os.O_EXCL)  # fails, if another one is inside
+            time.sleep(draw.random() / 100)
+            if draw.random() < 0.05:
+                os.unlink(os.path.join(folder, "inside"))
+                os.kill(os.getpid(), 9)
+            os.unlink(os.path.join(folder, "inside"))
+            os.close(handle)
+            print("held", flush=True)
+    except RunFolderError as error:
+        assert "another run writes" in str(error), error
+"""
+
+
+def test_6_never_two(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path).write_json(RECIPE, {"seed": 1})
+    racing = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(tmp_path), str(seed)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(6)
+    ]
+    said = [process.communicate(timeout=120) for process in racing]
+    assert all(process.returncode in (0, -signal.SIGKILL) for process in racing), said
+    assert sum(out.count("held") for out, _ in said) > 20
+    with writing(tmp_path, make=False):
         pass

@@ -25,6 +25,7 @@ from torch import Tensor
 from palaestra.data import StepTable
 from palaestra.errors import NoSignal, PalaestraError
 from palaestra.recipe import load
+from palaestra.store.checksums import SUMS
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
@@ -119,8 +120,9 @@ def test_4_resumed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kn
     if not known:  # as it was written before
         place = tmp_path / "a" / "checkpoints" / "step-000002" / STATE
         content = json.loads(place.read_text())
-        del content["guard"]
+        del content["guard"], content[SUMS]
         place.write_text(json.dumps(content))
+        (place.parent / SUMS).unlink()
     with pytest.raises(NoSignal, match="3 iterations in a row"):
         run("a", resume=True)
     assert steps(tmp_path / "a") == (3 if known else 5)

@@ -482,7 +482,8 @@ def part(slot: str, name: str, *, where: str = "", folders: Sequence[str] = ("."
 def _must_be_read(name: str) -> bool:
     """Whether a name means code of the user that this process has not imported yet."""
     place = name.rpartition(":")[0]
-    return bool(place) and place != MODULE and place not in sys.modules and not place.startswith("palaestra.")
+    known = place == MODULE or place in sys.modules or place.startswith("palaestra.")
+    return place.endswith(".py") or bool(place and not known)
 
 
 def _read(slot: str, name: str, *, where: str, folders: Sequence[str]) -> Part:
@@ -510,6 +511,8 @@ def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict
     """The object behind a name; and `file` and `folder`, if it comes from a file of the user."""
     place, _, attribute = target.rpartition(":")
     own: dict[str, str] = {}
+    if not attribute.isidentifier():
+        raise UnknownName(where=where, what=f"`{target}` cannot be loaded: `{attribute}` is no name.", remedy=WRITTEN)
     try:
         if place.endswith(".py"):
             own = locate(Path(place), folders)

@@ -28,8 +28,7 @@ RECIPE = "recipe.json"
 SIGNATURE = "signature.json"  # in a run folder: digest of a recipe.json → its signature
 BESIDE = ("checkpoints", "metrics.jsonl")  # one of them and a recipe.json make a folder one of a run
 KEPT = 2  # signatures in the file: of the recipe that is being replaced, and of the new one
-FILE = re.compile(r"(.+\.py):\w+")
-MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
+ATTRIBUTE = re.compile(r"[\w.-]+")  # behind a module; `gymnasium` has names such as `module:Env-v0`
 DEVICES = ("cpu", "cuda", "mps")  # `cuda:0` is no code
 OBJECTS = "palaestra_objects:"  # objects of the process that trained, which no other process has
 PROGRAMS = ("command",)  # options that name a program
@@ -152,18 +151,19 @@ def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _names_code(text: str) -> bool:
-    if text.partition(":")[0] in DEVICES or text.startswith(("palaestra.", OBJECTS)):
+    place, colon, attribute = text.rpartition(":")
+    if place.endswith(".py"):
+        return True
+    if not colon or text.startswith(("palaestra.", OBJECTS)) or (place in DEVICES and attribute.isdigit()):
         return False
-    return bool(FILE.fullmatch(text) or MODULE.fullmatch(text))
+    return all(name.isidentifier() for name in place.split(".")) and ATTRIBUTE.fullmatch(attribute) is not None
 
 
 def _lies_in(folder: Path, text: str, folders: Sequence[str]) -> bool:
     """Whether a text names a file inside the folder, looked for in all places in which it may be found."""
-    named = FILE.fullmatch(text)
-    place = folder.resolve()
-    return named is not None and any(
-        (found := (Path(start) / named[1]).resolve()).is_relative_to(place) and found.exists()
-        for start in (*folders, ".")
+    named, place = text.rpartition(":")[0], folder.resolve()
+    return named.endswith(".py") and any(
+        (found := (Path(start) / named).resolve()).is_relative_to(place) and found.exists() for start in (*folders, ".")
     )
 
 

@@ -209,6 +209,12 @@ def test_6_what_counts_as_code() -> None:
         ["x", {"env": "a.py:b"}],
         {"a.py:b": {}},
         {"command": ["rm"]},
+        "cuda:a.py:b",
+        "palaestra./../a.py:b",
+        "a\nb.py:c",
+        "./a.py:b-c",
+        "./a.py:b c",
+        "évil:Env",
     )
     assert all(map(names_code, code)) and names_code(["python", "x.py"], key="agents.a.tools.mcp.command")
     plain = (

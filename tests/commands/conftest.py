@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,19 @@ class Done(NamedTuple):
 
 
 Command = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def signals_are_heard() -> Iterator[None]:
+    """Signals act as in a terminal, here and in processes that a test starts.
+
+    A shell's background jobs ignore Ctrl-C, and `nohup` ignores the end of the terminal.
+    """
+    actions = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    former = {one: signal.signal(one, action) for one, action in actions.items()}
+    yield
+    for one, action in former.items():
+        signal.signal(one, action)
 
 
 @pytest.fixture

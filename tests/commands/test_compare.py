@@ -5,7 +5,6 @@ again, in processes of their own; (5) an arm may have a name and overrides of it
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -87,8 +86,7 @@ def test_3_nothing_to_do(methods: None, palaestra: Command, arguments: tuple[obj
 
 def _interrupted(command: list[str], environment: dict[str, str], *, begun: int) -> str:
     """Press Ctrl-C once so many runs have metrics. Returns what the command said."""
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     while len(list(Path("out/runs").glob("*/seed-*/metrics.jsonl"))) < begun and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

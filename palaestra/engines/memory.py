@@ -1,13 +1,10 @@
-"""How much memory an engine may use for keys and values, and how it gives memory back."""
+"""How much memory an engine may use for keys and values."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -75,23 +72,3 @@ def said(count: float) -> str:
             return f"{count:.4g} {unit}"
         count /= 1024
     return f"{count:.4g} GB"
-
-
-def give_back() -> None:
-    """Let the system have the memory that this process has freed.
-
-    The C library keeps it otherwise. What generation has freed then lies beside what the update takes, in pieces of
-    other sizes, and a process holds several times what it uses.
-    """
-    trim = _trim()
-    if trim is not None:
-        trim(0)
-
-
-@functools.cache
-def _trim() -> Any:
-    """The function `malloc_trim` of glibc; None on other systems."""
-    try:
-        return ctypes.CDLL("libc.so.6").malloc_trim
-    except (OSError, AttributeError):
-        return None

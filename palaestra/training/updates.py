@@ -30,6 +30,7 @@ from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.tokens import IDS, SCOPES
 from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
+from palaestra.models.heap import Growth
 from palaestra.training.passes import plan_passes, reader
 
 PATIENCE = 3  # so many updates in a row without a finite gradient end the run
@@ -233,6 +234,7 @@ class Updater:
         norms = _AgentNorms(self.policy.module, batch.agent) if self.agent_gradients else None
         metrics: dict[str, float] = defaultdict(float)
         self.optimizer.zero()
+        growth = Growth()
         for place, counts in self._order(cuts):
             unit, pieces = cuts[place]
             places = _places(samples, order, [i for piece in pieces for i in piece]).to(device)
@@ -243,6 +245,7 @@ class Updater:
                 self._one_pass(samples, unit, tokens, own, metrics, norms)
             else:
                 self._one_pass(samples, unit, tokens, own.none(), defaultdict(float), None)
+            growth.bound()
         self.ranks.sum_gradients(self.policy.module.parameters())
         of_agents = {} if norms is None else norms.metrics(self.agents, self.ranks)
         return self._finish(self.ranks.sum_numbers(metrics)) | of_agents

@@ -28,6 +28,7 @@ from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
+from palaestra.models.heap import Growth
 from palaestra.own_files import neighbors
 from palaestra.registry import Section
 from palaestra.rollout.programs import demonstration_of
@@ -128,6 +129,7 @@ def _clone(
     batches = micro_batches_of(samples, range(len(samples.cost)), budget=settings.batch_tokens)
     optimizer = make_optimizer(settings.optimizer, policy.module)
     losses: list[float] = []
+    growth = Growth()
     steps = settings.epochs * len(batches)
     size = weight_norm(policy.module)
     policy.module.train()
@@ -142,6 +144,7 @@ def _clone(
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
+            growth.bound()
             say("cloning", len(losses), steps)
     policy.module.eval()
     refuse_exploded(policy.name, size, weight_norm(policy.module))

@@ -62,8 +62,8 @@ def test_1_a_bound_of_0_changes_nothing(echo: Run) -> None:
 @pytest.mark.parametrize("stale", ["wait", "drop"])
 @pytest.mark.parametrize("bound", [1, 3])
 def test_2_nothing_is_older_than_the_bound(echo: Run, bound: int, stale: str) -> None:
-    log = curve(echo("run", f"training.max_staleness={bound}", f"training.stale={stale}", "training.iterations=8"))
-    assert [line["step"] for line in log] == list(range(1, 9))
+    log = curve(echo("run", f"training.max_staleness={bound}", f"training.stale={stale}", "training.iterations=6"))
+    assert [line["step"] for line in log] == list(range(1, 7))
     for line in log:
         shares = [line[f"staleness/{age}"] for age in range(bound + 1)]
         assert sum(shares) == pytest.approx(1.0)
@@ -112,7 +112,7 @@ def _slow(tmp_path: Path, **training: Any) -> dict[str, Any]:
         **NETWORK,
         "environment": {f"{tmp_path / 'slow.py'}:Slow": {"log": str(tmp_path / "log")}},
         "rollout": {"tasks": 4, "group": 4, "max_turns": 3},
-        "training": {"iterations": 30, "checkpoint_every": 3, "threads": 1, "max_staleness": 2, **training},
+        "training": {"iterations": 16, "checkpoint_every": 3, "threads": 1, "max_staleness": 2, **training},
     }
 
 
@@ -125,7 +125,7 @@ def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
     finished: dict[Any, Any] = {}
     while time.monotonic() < deadline and not finished:  # until it is stopped while finished episodes wait
         time.sleep(0.05)
-        if len(_lines(folder / "metrics.jsonl")) >= 5:
+        if len(_lines(folder / "metrics.jsonl")) >= 4:
             process.send_signal(signal.SIGSTOP)
             finished = {name: to_compare(trajectory) for name, trajectory in Journal(folder).finished.items()}
             process.send_signal(signal.SIGCONT if not finished else signal.SIGKILL)
@@ -145,7 +145,7 @@ def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
         patch.setattr(Journal, "finish", noted)
         train(settings.settings, recipe=settings.to_json(), resume=True, quiet=True)
     assert not set(played) & set(finished), "nothing that was over is played again"
-    assert [line["step"] for line in _lines(folder / "metrics.jsonl")] == list(range(1, 31))
+    assert [line["step"] for line in _lines(folder / "metrics.jsonl")] == list(range(1, 17))
     assert max(Counter(played).values()) == 1
 
 

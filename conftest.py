@@ -1,8 +1,8 @@
 """What every test may rely on.
 
-(1) One thread of torch, so that results do not depend on the number of workers. Who only hands tests to workers imports
-no torch: it takes seconds. (2) No network but the own machine. (3) Shapes in signatures of tables, estimators and losses
-are checked at run time (tests/shapes.py). (4) `golden` gives the hand-derived numbers of
+(1) One thread of torch, so that results do not depend on the number of workers. A process that only hands tests to
+others imports no torch, which takes seconds. (2) No network but the own machine. (3) Shapes in signatures of tables,
+estimators and losses are checked at run time (tests/shapes.py). (4) `golden` gives the hand-derived numbers of
 `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny language policy that has learned
 nothing. (6) `--write-messages` writes the messages of errors instead of comparing them (tests/messages.py).
 (7) `smollm2` is the folder of a pretrained model, which `make model` fetches.
@@ -33,6 +33,7 @@ from _pytest.doctest import DoctestModule
 from palaestra.index import PACKAGE, search
 from tests.shapes import check_signatures
 
+gc.disable()  # until everything is imported and collected, which makes much and frees nothing
 PARTS = search(PACKAGE)
 FORMULAS = {target for slot in ("advantage", "weights", "loss", "regularizer") for target in PARTS[slot].values()}
 CHECKED = ("palaestra.algebra", "palaestra.data.keys", "palaestra.data.table", "palaestra.data.tokens")
@@ -43,6 +44,7 @@ if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timi
 sys.dont_write_bytecode = False
 
 from tests.messages import WRITE  # noqa: E402
+from tests.transcripts_once import play_transcripts_once  # noqa: E402
 
 if TYPE_CHECKING:
     from palaestra.testing import TinyModel
@@ -99,6 +101,8 @@ def pytest_configure(config: pytest.Config) -> None:
         import torch
 
         torch.set_num_threads(1)
+    else:
+        gc.enable()
 
 
 # ---- collection -------------------------------------------------------------------------------------------
@@ -111,7 +115,9 @@ def pytest_collect_file(file_path: Path) -> Generator[None, Any, list[Any]]:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays; the garbage collector need not look at it again."""
+    """What is imported by now stays; the garbage collector need not look at it again. Transcripts are played once."""
+    play_transcripts_once()
+    gc.enable()
     gc.collect()
     gc.freeze()
 

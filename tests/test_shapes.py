@@ -19,7 +19,7 @@ from palaestra.algebra import segment_rank
 from palaestra.data.keys import Key
 from tests.shapes import check_signatures
 
-CODE = '''
+CODE = """
 from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Place:
 class Pair:
     one: Float[Tensor, " rows"]
     other: Float[Tensor, " rows"]
-'''
+"""
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def _slow(tmp_path: Path, **training: Any) -> dict[str, Any]:
         **NETWORK,
         "environment": {f"{tmp_path / 'slow.py'}:Slow": {"log": str(tmp_path / "log")}},
         "rollout": {"tasks": 4, "group": 4, "max_turns": 3},
-        "training": {"iterations": 16, "checkpoint_every": 3, "threads": 1, "max_staleness": 2, **training},
+        "training": {"iterations": 30, "checkpoint_every": 3, "threads": 1, "max_staleness": 2, **training},
     }
 
 
@@ -123,9 +123,10 @@ def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 120
     finished: dict[Any, Any] = {}
-    while time.monotonic() < deadline and not finished:  # until it is stopped while finished episodes wait
+    # Until it is stopped while finished episodes wait.
+    while time.monotonic() < deadline and process.poll() is None and not finished:
         time.sleep(0.05)
-        if len(_lines(folder / "metrics.jsonl")) >= 4:
+        if len(_lines(folder / "metrics.jsonl")) >= 5:
             process.send_signal(signal.SIGSTOP)
             finished = {name: to_compare(trajectory) for name, trajectory in Journal(folder).finished.items()}
             process.send_signal(signal.SIGCONT if not finished else signal.SIGKILL)
@@ -145,7 +146,7 @@ def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
         patch.setattr(Journal, "finish", noted)
         train(settings.settings, recipe=settings.to_json(), resume=True, quiet=True)
     assert not set(played) & set(finished), "nothing that was over is played again"
-    assert [line["step"] for line in _lines(folder / "metrics.jsonl")] == list(range(1, 17))
+    assert [line["step"] for line in _lines(folder / "metrics.jsonl")] == list(range(1, 31))
     assert max(Counter(played).values()) == 1
 
 

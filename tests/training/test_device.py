@@ -21,7 +21,7 @@ from palaestra.training.loop import Trainer
 from tests.fake_device import FakeDevice
 from tests.training.devices import RUNS, log, newest, played
 
-EVERY = ("training.checkpoint_every=1", "training.iterations=2", "warm_start.epochs=2")
+EVERY = ("training.checkpoint_every=1", "training.iterations=2")
 STOPPED = ["language", "gru", "adapters", "implicit", "progress", "archer", "muon"]
 Run = Callable[[str], Path]
 

@@ -1,10 +1,11 @@
 """What every test may rely on.
 
-(1) One thread of torch, so that results do not depend on the number of workers. (2) No network but the own
-machine. (3) Shapes in signatures of tables, estimators and losses are checked at run time. (4) `golden` gives
-the hand-derived numbers of `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny
-language policy that has learned nothing. (6) `--write-messages` writes the messages of errors instead of comparing them
-(tests/messages.py). (7) `smollm2` is the folder of a pretrained model, which `make model` fetches.
+(1) One thread of torch, so that results do not depend on the number of workers. A process that only hands tests to
+others imports no torch, which takes seconds. (2) No network but the own machine. (3) Shapes in signatures of tables,
+estimators and losses are checked at run time (tests/shapes.py). (4) `golden` gives the hand-derived numbers of
+`palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny language policy that has learned
+nothing. (6) `--write-messages` writes the messages of errors instead of comparing them (tests/messages.py).
+(7) `smollm2` is the folder of a pretrained model, which `make model` fetches.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.doctest import DoctestModule
-from jaxtyping import install_import_hook
 
 from palaestra.index import PACKAGE, search
+from tests.shapes import check_signatures
 
+gc.disable()  # until everything is imported and collected, which makes much and frees nothing
 PARTS = search(PACKAGE)
 FORMULAS = {target for slot in ("advantage", "weights", "loss", "regularizer") for target in PARTS[slot].values()}
 CHECKED = ("palaestra.algebra", "palaestra.data.keys", "palaestra.data.table", "palaestra.data.tokens")
 CHECKED += tuple(sorted({target.partition(":")[0] for target in FORMULAS}))
 if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timing tests
-    install_import_hook(CHECKED, "beartype.beartype")  # before anything of palaestra is imported
+    check_signatures(CHECKED)  # before anything else of palaestra is imported
 
 sys.dont_write_bytecode = False
 
-import torch  # noqa: E402
-
-from palaestra.models.pretrained import SMOLLM2, located  # noqa: E402
-from palaestra.testing import TinyModel  # noqa: E402
-from tests.golden_cases import Golden, golden_cases  # noqa: E402
 from tests.messages import WRITE  # noqa: E402
+from tests.transcripts_once import play_transcripts_once  # noqa: E402
 
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from palaestra.testing import TinyModel
+    from tests.golden_cases import Golden
+
 LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")
 
 
@@ -75,12 +76,16 @@ def no_network() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny() -> TinyModel:
     """A tiny language policy with random weights, the same in every test."""
+    from palaestra.testing import TinyModel
+
     return TinyModel()
 
 
 @pytest.fixture(scope="session")
 def smollm2() -> str:
     """The folder of SmolLM2-135M-Instruct. Without it the test fails, and the message says how to get it."""
+    from palaestra.models.pretrained import SMOLLM2, located
+
     return located(SMOLLM2)
 
 
@@ -92,6 +97,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--write-messages"):
         os.environ[WRITE] = "1"
+    if config.getoption("dist", "no") == "no":  # otherwise this process hands tests to others, and needs no torch
+        import torch
+
+        torch.set_num_threads(1)
+    else:
+        gc.enable()
 
 
 # ---- collection -------------------------------------------------------------------------------------------
@@ -104,7 +115,9 @@ def pytest_collect_file(file_path: Path) -> Generator[None, Any, list[Any]]:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays; the garbage collector need not look at it again."""
+    """What is imported by now stays; the garbage collector need not look at it again. Transcripts are played once."""
+    play_transcripts_once()
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -123,12 +136,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def golden() -> Golden:
     """Hand-derived numbers: `golden.t1` is a table, `golden.cases("gigpo")` what must come out of it."""
+    from tests.golden_cases import Golden
+
     return Golden()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with the argument `golden_case` runs once for each golden case."""
     if "golden_case" in metafunc.fixturenames:
+        from tests.golden_cases import golden_cases
+
         cases, seen = golden_cases(), Counter[tuple[str, str]]()
         ids = []
         for case in cases:

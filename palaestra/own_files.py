@@ -52,8 +52,11 @@ class _Loader(importlib.machinery.SourceFileLoader):
 def _namesakes(folder: str) -> list[str]:
     """Imported modules from the folders of other user's files for which `folder` has a file of the same name."""
     others = {os.path.dirname(file) for file in _FILES.values()} - {folder}
-    loaded = {name: _file_of(module) for name, module in list(sys.modules.items()) if name not in _FILES}
-    beside = {name for name, file in loaded.items() if os.path.dirname(file) in others}
+    if not others:
+        return []
+    # Modules with dotted names are found through their packages, not through the folder.
+    loaded = {name: _file_of(module) for name, module in list(sys.modules.items()) if "." not in name}
+    beside = {name for name, file in loaded.items() if os.path.dirname(file) in others} - _FILES.keys()
     return [name for name in beside if os.path.exists(os.path.join(folder, f"{name}.py"))]
 
 
@@ -64,7 +67,8 @@ def neighbors(file: str) -> list[str]:
 
 
 def _file_of(module: Any) -> str:
-    return getattr(module, "__file__", None) or ""
+    # Not `module.__file__`: some libraries import more when a module is asked for an attribute that it lacks.
+    return getattr(module, "__dict__", {}).get("__file__") or ""
 
 
 class _Finder(importlib.abc.MetaPathFinder):

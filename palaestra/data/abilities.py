@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -232,6 +233,7 @@ ABILITIES: dict[str, type] = {
 ABSENT = object()
 
 
+@cache
 def members_of(ability: str) -> tuple[str, ...]:
     """Names of the methods and attributes that belong to an ability, in the order of its protocol."""
     protocol = ABILITIES[ability]
@@ -256,7 +258,8 @@ def abilities_of(environment: Any) -> frozenset[str]:
             _refuse_halves(environment, there)
         return frozenset(ability for ability, found in there.items() if len(found) == len(members_of(ability)))
     for ability in listed if made else ():
-        lacking = [name for name in members_of(ability) if name not in _there(environment, ability)]
+        found = _there(environment, ability)
+        lacking = [name for name in members_of(ability) if name not in found]
         if lacking:
             raise ContractError(
                 where=_name(environment),
@@ -378,8 +381,14 @@ def _listed(environment: Any) -> tuple[str, ...] | None:
 def _there(environment: Any, ability: str) -> list[str]:
     """The members of an ability that an environment or a class has. A method counts only if it can be called."""
     found = {name: _member(environment, name) for name in members_of(ability)}
-    methods = {name for name, member in vars(ABILITIES[ability]).items() if inspect.isfunction(member)}
+    methods = _methods_of(ability)
     return [name for name, member in found.items() if (callable(member) if name in methods else member is not ABSENT)]
+
+
+@cache
+def _methods_of(ability: str) -> frozenset[str]:
+    """Those members of an ability that are methods."""
+    return frozenset(name for name, member in vars(ABILITIES[ability]).items() if inspect.isfunction(member))
 
 
 def _member(environment: Any, name: str) -> Any:

@@ -7,6 +7,7 @@ until it is taken again, so a prompt stays shareable after the session that comp
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from torch import Tensor
 from palaestra.engines.session import Statistics
 
 BLOCK = 64
+ALIGNMENT = 64  # bytes, as torch aligns its own memory
 # The first arena has this size; each further one has the size of all earlier ones together.
 FIRST_BYTES = 64 * 2**20
 # Between two updates smaller stores keep their arenas.
@@ -58,12 +60,22 @@ class Arena:
         self.first, self.stop = first, first + count
         size = (shape.layers, count, shape.heads)
         # zeros, not empty: numbers beyond a session's end are read and then weighted with 0.
-        self.all_keys = torch.zeros(*size, shape.width, BLOCK, device=device, dtype=dtype)
-        self.all_values = torch.zeros(*size, BLOCK, shape.value_width, device=device, dtype=dtype)
+        self.all_keys = _zeros((*size, shape.width, BLOCK), device, dtype)
+        self.all_values = _zeros((*size, BLOCK, shape.value_width), device, dtype)
         self.keys, self.values = list(self.all_keys), list(self.all_values)
         # The same with the place in the block second: (blocks, 64, heads, width).
         self.key_rows = [keys.permute(0, 3, 1, 2) for keys in self.keys]
         self.value_rows = [values.transpose(1, 2) for values in self.values]
+
+
+def _zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros. On the CPU their memory is taken page by page, when it is first used: most of an arena may never be."""
+    if device.type != "cpu":
+        return torch.zeros(size, device=device, dtype=dtype)
+    length = math.prod(size) * dtype.itemsize
+    plain = torch.from_numpy(np.zeros(length + ALIGNMENT, np.uint8))
+    start = -plain.data_ptr() % ALIGNMENT
+    return plain[start : start + length].view(dtype).view(size)
 
 
 @dataclass(slots=True)

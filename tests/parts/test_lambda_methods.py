@@ -184,12 +184,13 @@ def test_a_million_rows(estimator: Any) -> None:  # rule 8
         reward=torch.ones(rows), row_value=torch.zeros(rows), value_old=torch.zeros(rows), terminated=row % 10 == 9,
         logprob_behavior=torch.full((rows,), -1.0), logprob_reference=torch.full((rows,), -2.0),
     )  # fmt: skip
-    best = float("inf")
-    for _ in range(3):
+
+    def seconds() -> float:
         started = time.process_time()
         estimator(table)
-        best = min(best, time.process_time() - started)
-    assert best < 1.0
+        return time.process_time() - started
+
+    assert any(seconds() < 1.0 for _ in range(3))
 
 
 def test_warm_up_of_the_critic() -> None:  # rule 9

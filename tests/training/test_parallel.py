@@ -99,7 +99,7 @@ def assert_alike(name: str, given: tuple[str, ...], folder: Path, *, weights: bo
 
 
 def test_1_two_ranks_are_one(tmp_path: Path) -> None:
-    small = ("dtype=float64", "training.iterations=2")
+    small = ("dtype=float64", "training.iterations=2", "warm_start.epochs=2")
     one = played("language", tmp_path / "one", *small)
     two = play_by_two("language", tmp_path / "two", *small)
     assert largest_difference(one, two) < 1e-12

@@ -16,3 +16,15 @@ def trials(request: pytest.FixtureRequest) -> Trials:
 
     many = bool(request.config.getoption("--promises", default=None))
     return Trials(note=note, many=many, seed=int(request.config.getoption("--seed", default=None) or 1))
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    """How many times all kinds of runs together are killed."""
+    return int(request.config.getoption("--kills", default=1))
+
+
+@pytest.fixture
+def messages(request: pytest.FixtureRequest) -> int:
+    """How many fuzzed messages all formats of calls together get."""
+    return int(request.config.getoption("--messages", default=1))

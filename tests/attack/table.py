@@ -106,8 +106,12 @@ def markdown(content: dict[str, Any]) -> str:
     for subject, title in SUBJECTS.items():
         rows = [row for row in content["promises"] if row["subject"] == subject]
         if rows:
-            lines = [f"| {row['promise']} | {'; '.join(row['how'])} | {row['trials']:,} | {row['state']} |" for row in rows]
-            parts.append("\n".join([f"### {title}", "", "| promise | how it is tried | trials | |", "|---|---|--:|---|", *lines]))
+            lines = [
+                f"| {row['promise']} | {'; '.join(row['how'])} | {row['trials']:,} | {row['state']} |" for row in rows
+            ]
+            parts.append(
+                "\n".join([f"### {title}", "", "| promise | how it is tried | trials | |", "|---|---|--:|---|", *lines])
+            )
     return "\n\n".join(parts) + "\n"
 
 

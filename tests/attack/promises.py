@@ -9,7 +9,8 @@
             assert ...
             trials.add()
 
-`promise` marks a test function, or all cases of a parametrized one. Many tests may name the same promise: use one
+`promise` marks a test function, or all cases of a parametrized one. Its text is a literal, which a test of the page
+compares with the table. Many tests may name the same promise: use one
 constant for them; their trials are added, and the promise held if all of them passed. A test that adds no trials counts
 as one. A test that is skipped is listed with its reason, and is no trial. `make attack` makes the table of all
 promises (tests/attack/table.py); without it, as in `make test`, `trials.number` gives the small number.

@@ -3,6 +3,9 @@
 It counts the trials of tests with the mark `promise` (tests/attack/promises.py), and of the tests that suites.yaml
 beside this file lists under a promise. After the run it prints the table and writes `reliability.json` and
 `reliability.md` into the folder. It works with pytest-xdist, too.
+
+    python -m tests.attack.table paths                   the files of the tests that belong to the table
+    python -m tests.attack.table join FOLDER FOLDER …    the tables of several runs as one, in the first folder
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import platform
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.attack.promises import SUBJECTS
+from tests.attack.promises import SUBJECTS, promise
 
 SUITES = Path(__file__).with_name("suites.yaml")
 NAME = "reliability"
@@ -29,69 +32,88 @@ MANY = {"kills": 40, "messages": 4_000}  # what `make attack` tries, unless opti
 
 @dataclass
 class Promise:
-    """One row of the table."""
+    """One row of the table. `tests`: how many passed. `broken`: those that failed. `skipped`: their reasons."""
 
     promise: str
     subject: str
     how: list[str] = field(default_factory=list)
     trials: int = 0
     tests: int = 0
-    broken: list[str] = field(default_factory=list)  # tests that failed
-    skipped: dict[str, str] = field(default_factory=dict)  # test → reason
+    broken: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
         """`held`, `broken`, or `not tried`."""
         return "broken" if self.broken else "held" if self.trials else "not tried"
 
+    def add(self, other: Promise) -> None:
+        """Add the trials of another run."""
+        self.how += [how for how in other.how if how not in self.how]
+        self.broken += [test for test in other.broken if test not in self.broken]
+        self.trials, self.tests, self.skipped = (
+            self.trials + other.trials,
+            self.tests + other.tests,
+            self.skipped | other.skipped,
+        )
+
 
 def suites(path: Path = SUITES) -> list[dict[str, Any]]:
-    """Promises that other suites try: `promise`, `how`, `subject`, and `tests`, the begins of node ids."""
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    """Promises that tests of other folders try: `promise`, `how`, `subject`, `tests` and, if theirs count, `slow`."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def promises_of(item: pytest.Item, listed: Iterable[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """The promises that a test tries, each with its way and its subject."""
-    marks = [(mark.args[0], mark.kwargs["how"], mark.kwargs["subject"]) for mark in item.iter_markers("promise")]
-    tried = [suite for suite in listed if any(begins(item.nodeid, test) for test in suite["tests"])]
-    return marks + [(suite["promise"], suite["how"], suite["subject"]) for suite in tried]
+def marks_of(item: pytest.Item, listed: Iterable[dict[str, Any]]) -> list[pytest.Mark]:
+    """The marks of the promises that a test tries. A test with one is run even if it is slow."""
+    for suite in listed:
+        counts = suite.get("slow") or not item.get_closest_marker("slow")
+        if counts and any(begins(item.nodeid, test) for test in suite["tests"]):
+            item.add_marker(promise(suite["promise"], how=suite["how"], subject=suite["subject"]))
+    return list(item.iter_markers("promise"))
 
 
 def begins(nodeid: str, test: str) -> bool:
-    """Whether a node id is that of a file, a folder, a test, or a group of tests whose name ends with `*`."""
+    """Whether a node id is in a file, a folder or a test, or begins with a text that ends with `*`."""
     if test.endswith("*"):
         return nodeid.startswith(test[:-1])
     return nodeid == test or nodeid.startswith((f"{test}::", f"{test}[", f"{test}/"))
 
 
 class Table:
-    """Collects reports and makes the table."""
+    """Collects reports, and makes the table."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Promise] = {}
 
-    def add(self, report: Any) -> None:
+    def add(self, row: Promise) -> None:
+        self.rows.setdefault(row.promise, Promise(row.promise, row.subject)).add(row)
+
+    def hear(self, report: Any) -> None:
         """Count one report of pytest: a failure of any phase, a skip, or a test that passed."""
         noted = list(report.user_properties)
         for text, how, subject in (value for name, value in noted if name == "promise"):
-            row = self.rows.setdefault(text, Promise(text, subject))
-            if how not in row.how:
-                row.how.append(how)
+            row = Promise(text, subject, [how])
             if report.failed:
-                row.broken += [report.nodeid] if report.nodeid not in row.broken else []
+                row.broken = [report.nodeid]
             elif report.skipped:
-                row.skipped[report.nodeid] = reason_of(report)
+                row.skipped = {report.nodeid: reason_of(report)}
             elif report.when == "call":
-                row.tests += 1
-                row.trials += sum(value for name, value in noted if name == "trials") or 1
+                row.tests, row.trials = 1, sum(value for name, value in noted if name == "trials") or 1
+            self.add(row)
 
     def sorted(self) -> list[Promise]:
         """The rows by subject, then as they came."""
-        order = list(SUBJECTS)
-        return sorted(self.rows.values(), key=lambda row: (order.index(row.subject), row.promise))
+        order = list(SUBJECTS.values())
+        return sorted(self.rows.values(), key=lambda row: order.index(row.subject))
 
-    def to_json(self, about: dict[str, Any]) -> dict[str, Any]:
-        return {**about, "promises": [{**asdict(row), "state": row.state} for row in self.sorted()]}
+    def write(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write the table as JSON and as Markdown."""
+        from site_pages.reliability import reliability_tables  # docs/ is on the path by now
+
+        content = {**about, "promises": [{**asdict(row), "state": row.state} for row in self.sorted()]}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{NAME}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / f"{NAME}.md").write_text(reliability_tables(content), encoding="utf-8")
 
 
 def reason_of(report: Any) -> str:
@@ -100,24 +122,26 @@ def reason_of(report: Any) -> str:
     return text.removeprefix("Skipped: ")
 
 
-def markdown(content: dict[str, Any]) -> str:
-    """The table for each subject, as text of a page."""
-    parts = []
-    for subject, title in SUBJECTS.items():
-        rows = [row for row in content["promises"] if row["subject"] == subject]
-        if rows:
-            lines = [
-                f"| {row['promise']} | {'; '.join(row['how'])} | {row['trials']:,} | {row['state']} |" for row in rows
-            ]
-            parts.append(
-                "\n".join([f"### {title}", "", "| promise | how it is tried | trials | |", "|---|---|--:|---|", *lines])
-            )
-    return "\n\n".join(parts) + "\n"
-
-
 def machine() -> dict[str, Any]:
     """What the trials ran on."""
     return {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()}
+
+
+def join(folders: Sequence[str]) -> None:
+    """Add the tables of several runs up, in the first folder."""
+    table, about = Table(), {}
+    for folder in folders:
+        about = json.loads((Path(folder) / f"{NAME}.json").read_text(encoding="utf-8"))
+        for row in about.pop("promises"):
+            row.pop("state")
+            table.add(Promise(**row))
+    table.write(Path(folders[0]), {"machine": about["machine"]})
+
+
+def paths() -> list[str]:
+    """The files of the tests in the table."""
+    named = [test.partition("::")[0] for suite in suites() for test in suite["tests"]]
+    return list(dict.fromkeys(["tests/attack", *named]))
 
 
 # ---- hooks of pytest --------------------------------------------------------------------------------------
@@ -142,39 +166,41 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["promise_seed"] = node.config.option.seed
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     listed = suites()
     for item in items:
-        item.user_properties += [("promise", each) for each in promises_of(item, listed)]
+        for mark in marks_of(item, listed):
+            item.user_properties.append(
+                ("promise", [mark.args[0], mark.kwargs["how"], SUBJECTS[mark.kwargs["subject"]]])
+            )
 
 
 class Reporter:
     """Runs where the reports come together."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.config, self.table = config, Table()
+        self.options, self.table = config.option, Table()
 
     def pytest_report_header(self) -> str:
-        return f"promises: seed {self.config.option.seed}, {self.config.option.kills} kills"
+        return f"promises: --seed {self.options.seed} --kills {self.options.kills} --messages {self.options.messages}"
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.table.add(report)
+        self.table.hear(report)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        folder = self.config.getoption("--promises")
-        if not folder or not self.table.rows:
+        if not self.options.promises or not self.table.rows:
             return
-        options = {name: getattr(self.config.option, name) for name in ("seed", "kills", "messages")}
-        content = self.table.to_json({"machine": machine(), **options})
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{NAME}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (place / f"{NAME}.md").write_text(markdown(content), encoding="utf-8")
+        self.table.write(Path(self.options.promises), {"machine": machine(), "seed": self.options.seed})
         terminalreporter.section("promises")
         for row in self.table.sorted():
             terminalreporter.write_line(f"{row.state:>9}  {row.trials:>6,}  {row.promise}")
-        terminalreporter.write_line(f"written: {place / NAME}.json, {place / NAME}.md")
+        terminalreporter.write_line(f"written: {NAME}.json and {NAME}.md in {self.options.promises}")
 
 
-if __name__ == "__main__":  # a table from a JSON: `python -m tests.attack.table reliability.json`
-    print(markdown(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))), end="")
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2] / "docs"))
+    if sys.argv[1] == "join":
+        join(sys.argv[2:])
+    else:
+        print(*paths())

@@ -38,7 +38,7 @@ class Kind:
     Attributes:
         write: writes the recipe into a folder, and returns the layers that the command line names.
         exact: whether the design promises the same bytes after a kill, or only the same counts.
-        needs: a module without which this kind cannot run.
+        needs: a module without which this kind cannot run, and which is imported before programs are forked.
         short: whether `make test` tries it.
     """
 
@@ -106,5 +106,5 @@ KINDS: dict[str, Kind] = {
     "asynchronous": Kind(_slow, exact=False, short=True),
     "old weights": Kind(layers(_training(LANGUAGE, lag=2))),
     "outside environment": Kind(layers(_training(OUTSIDE))),
-    "pretrained": Kind(layers(LORA)),
+    "pretrained": Kind(layers(LORA), needs="peft"),
 }

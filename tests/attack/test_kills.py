@@ -9,7 +9,6 @@ first of each kind is a process of its own, `python -m palaestra train …`, whi
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import time
 from pathlib import Path
@@ -32,6 +31,7 @@ COUNTS = promise(
     subject="runs",
 )
 KILLS_OF_A_RUN = 5
+NUMBERS = ("step", "updates", "rollout/finished", "episodes/failed")
 START = 3.0  # seconds in which a process of its own imports
 
 
@@ -47,7 +47,7 @@ def counts(run: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluations = [json.loads(line)["step"] for line in (run / "evaluations.jsonl").read_text().splitlines()]
     last = sorted(path.name for path in run.glob("checkpoints/step-*"))[-1]
-    numbers = [{key: line.get(key) for key in ("step", "episodes", "updates")} for line in lines]
+    numbers = [{key: line[key] for key in NUMBERS} for line in lines]
     return {"lines": numbers, "evaluations": evaluations, "checkpoint": last}
 
 
@@ -86,8 +86,8 @@ def cases(exact: bool) -> list[Any]:
 
 def kill(name: str, folder: Path, trials: Trials, kills: int) -> None:
     kind = KINDS[name]
-    if kind.needs and importlib.util.find_spec(kind.needs) is None:
-        pytest.skip(f"{kind.needs} is not installed")
+    if kind.needs:
+        pytest.importorskip(kind.needs)
     share = -(-kills // len(KINDS))  # every kind gets at least one
     attack(Program(folder, tuple(kind.write(folder))), kind, trials, kills=trials.number(few=1, many=share))
 

@@ -23,6 +23,7 @@ from tests.commands.conftest import TINY
 
 OWN = str(Path(hostile.__file__).resolve())
 CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
+FORMS = (*FORMATS, "native")
 TASKS, GROUP, TURNS = 8, 2, 5
 PER_ITERATION = TASKS * GROUP * TURNS * 3  # at least: two observations and one call in each turn
 LIVE = promise(
@@ -41,6 +42,7 @@ SHOWN = promise(
 
 def recipe(log: str, form: str, iterations: int, huge: int) -> dict[str, Any]:
     """A language policy learns beside a policy that writes malformed calls of its tools."""
+    written = {"native": True} if form == "native" else {"format": form}
     return {
         "name": "hostile",
         "seed": 1,
@@ -48,7 +50,7 @@ def recipe(log: str, form: str, iterations: int, huge: int) -> dict[str, Any]:
         "agents": {
             "writer": {
                 "policy": "writer",
-                "tools": {"use": ["calculator", f"{OWN}:repeat"], "format": form, "rounds": 2, "max_chars": 500},
+                "tools": {"use": ["calculator", f"{OWN}:repeat"], "rounds": 2, "max_chars": 500, **written},
             },
             "learner": {"policy": "main", "context": "latest_only"},
         },
@@ -100,10 +102,10 @@ def texts(file: Path) -> list[str]:
 @LIVE
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "form", [pytest.param(form, marks=() if form == "json" else pytest.mark.slow) for form in FORMATS]
+    "form", [pytest.param(form, marks=() if form == "json" else pytest.mark.slow) for form in FORMS]
 )
 def test_1_live(form: str, tmp_path: Path, trials: Trials, messages: int) -> None:
-    share = trials.number(few=1, many=-(-messages // len(FORMATS)))
+    share = trials.number(few=1, many=-(-messages // len(FORMS)))
     live(tmp_path, trials, form, share, huge=trials.number(few=0, many=400))
 
 

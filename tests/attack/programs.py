@@ -68,10 +68,14 @@ class Program:
         Raises: AssertionError, if it ends by itself with another status than 0, prints a traceback, or never ends.
         """
         deadline = time.monotonic() + (LONGEST if after is None else after)
-        done, status = os.waitpid(child, os.WNOHANG)
-        while not done and time.monotonic() < deadline:
-            time.sleep(0.001)
+        try:
             done, status = os.waitpid(child, os.WNOHANG)
+            while not done and time.monotonic() < deadline:
+                time.sleep(0.001)
+                done, status = os.waitpid(child, os.WNOHANG)
+        except BaseException:  # this process is asked to end
+            os.killpg(child, signal.SIGKILL)
+            raise
         if not done:
             os.killpg(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)

@@ -145,18 +145,16 @@ class Hostile(EchoEnvironment):
     """Echo whose observations, state keys and notes hold hostile texts.
 
     Args:
-        log: a file that gets one byte for each observation. turns: of an episode. huge: every so many tasks there is an
-            observation of HUGE characters; 0: never.
+        turns: of an episode. huge: one task in so many has an observation of HUGE characters; 0: none.
     """
 
-    def __init__(self, *, log: str, turns: int = 5, huge: int = 0) -> None:
+    def __init__(self, *, turns: int = 5, huge: int = 0) -> None:
         super().__init__(turns=turns, agents=("writer", "learner"))
-        self._log, self._huge = log, huge
+        self._huge = huge
 
     def _observations(self) -> dict[str, Observation]:
         assert self._task is not None
         draw = random.Random(f"{self._task.seed} {self._turn}")
-        count(self._log, len(self.agents))
         seen = {name: Observation(text=observation(draw), state_key=_text(draw)) for name in self.agents}
         if self._huge and self._turn == 1 and (self._task.seed // 2) % self._huge == 0:
             seen["writer"] = Observation(text=(draw.choice(PIECES) + "x") * (HUGE // 2))
@@ -173,17 +171,11 @@ class Hostile(EchoEnvironment):
         return result
 
 
-def count(log: str, number: int) -> None:
-    """Add bytes to a file, which counts them."""
-    with Path(log).open("ab") as file:
-        file.write(b"." * number)
-
-
 class Writer(Policy):
     """A policy that writes malformed calls, and is not trained.
 
     Args:
-        log: a file that gets one byte for each message. huge: one message in so many has HUGE characters; 0: none.
+        log: a file that gets two bytes for each message: for itself, and for what it answers. huge: one message in so many has HUGE characters; 0: none.
     """
 
     def __init__(self, name: str, setup: RunSetup, *, log: str, huge: int = 0) -> None:
@@ -195,7 +187,8 @@ class Writer(Policy):
         text = message(draw)
         if self._huge and draw.randrange(self._huge) == 0:
             text += draw.choice(PIECES[:20]) * (HUGE // 2) + '{"name": "repeat", "arguments": {"text": "' + "x" * HUGE
-        count(self._log, 1)
+        with Path(self._log).open("ab") as file:
+            file.write(b"..")
         return Action(text=text)
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> ScriptedSession:

@@ -25,7 +25,7 @@ OWN = str(Path(hostile.__file__).resolve())
 CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 FORMS = (*FORMATS, "native")
 TASKS, GROUP, TURNS = 8, 2, 5
-PER_ITERATION = TASKS * GROUP * TURNS * 3  # at least: two observations and one call in each turn
+PER_ITERATION = TASKS * GROUP * TURNS * 2  # at least: in each turn an observation, and a call that answers it
 LIVE = promise(
     "No text of an agent, a tool or an environment ends a run or loses an episode",
     how="malformed calls and hostile observations, some of 10 MB, through `palaestra train`: status 0, all episodes "
@@ -46,7 +46,7 @@ def recipe(log: str, form: str, iterations: int, huge: int) -> dict[str, Any]:
     return {
         "name": "hostile",
         "seed": 1,
-        "environment": {f"{OWN}:Hostile": {"log": log, "turns": TURNS, "huge": huge}},
+        "environment": {f"{OWN}:Hostile": {"turns": TURNS, "huge": huge}},
         "agents": {
             "writer": {
                 "policy": "writer",

@@ -129,6 +129,12 @@ def observation(draw: random.Random) -> str:
     return _text(draw)[: draw.choice((20, 60, 60, 200))] if draw.random() < 0.98 else _text(draw) * 40
 
 
+def _huge(draw: random.Random) -> str:
+    """A text of HUGE characters."""
+    piece = draw.choice(PIECES) + "x"
+    return piece * (HUGE // len(piece))
+
+
 @tool
 def repeat(text: str, times: int = 1, items: list[float] | None = None, options: dict[str, Any] | None = None) -> str:
     """Say a text again.
@@ -157,7 +163,7 @@ class Hostile(EchoEnvironment):
         draw = random.Random(f"{self._task.seed} {self._turn}")
         seen = {name: Observation(text=observation(draw), state_key=_text(draw)) for name in self.agents}
         if self._huge and self._turn == 1 and (self._task.seed // 2) % self._huge == 0:
-            seen["writer"] = Observation(text=(draw.choice(PIECES) + "x") * (HUGE // 2))
+            seen["writer"] = Observation(text=_huge(draw))
         return seen
 
     def _said(self, action: Action) -> str:
@@ -175,7 +181,8 @@ class Writer(Policy):
     """A policy that writes malformed calls, and is not trained.
 
     Args:
-        log: a file that gets two bytes for each message: for itself, and for what it answers. huge: one message in so many has HUGE characters; 0: none.
+        log: a file that gets two bytes for each message: for itself, and for what it answers.
+        huge: one message in so many has HUGE characters; 0: none.
     """
 
     def __init__(self, name: str, setup: RunSetup, *, log: str, huge: int = 0) -> None:
@@ -186,7 +193,7 @@ class Writer(Policy):
         draw = random.Random(int(numbers.integers(2**62)))
         text = message(draw)
         if self._huge and draw.randrange(self._huge) == 0:
-            text += draw.choice(PIECES[:20]) * (HUGE // 2) + '{"name": "repeat", "arguments": {"text": "' + "x" * HUGE
+            text += draw.choice(("", '{"name": "repeat", "arguments": {"text": "', "repeat(", "<repeat>")) + _huge(draw)
         with Path(self._log).open("ab") as file:
             file.write(b"..")
         return Action(text=text)

@@ -19,11 +19,12 @@ CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.
 NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart model test smoke test-all test-gpu pins lint format docs bench clean
+.PHONY: help install develop quickstart model test smoke test-all test-gpu attack pins lint format docs bench clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
+	@echo "attack      tries what Palaestra promises to survive, for ten minutes, and writes a table"
 	@echo "smoke       benchmarks and recipes, each for a moment"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
@@ -72,6 +73,16 @@ test-all: model
 test-gpu: model
 	$(BIN)/python -m pytest -q -m gpu
 	$(BIN)/python benchmarks/gpu.py
+
+# Every promise of docs/reliability.md, tried often. `KILLS=200 MESSAGES=10000` tries more, `SEED=…` the same again.
+KILLS ?= 40
+MESSAGES ?= 4000
+SEED ?= 0
+PROMISES ?= runs/attack
+attack: model
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(BIN)/python -m pytest -q -n $(WORKERS) -m "promise" -p tests.attack.table \
+		--promises $(PROMISES) --kills $(KILLS) --messages $(MESSAGES) --seed $(SEED) \
+		$$(PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.attack.table paths)
 
 pins: $(DEV)
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/pins/record.py

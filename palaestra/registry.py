@@ -184,7 +184,8 @@ class Part:
     @property
     def options(self) -> type[pydantic.BaseModel]:
         """The keyword-only parameters as a pydantic model. The fields of a group of options are options too."""
-        return schema(self.target, f"{self.slot}:{self.name}", self.first)
+        target = self.target if callable(self.target) else _no_options
+        return schema(target, f"{self.slot}:{self.name}", self.first)
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -199,6 +200,8 @@ class Part:
     @property
     def _positional(self) -> list[str]:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if not callable(self.target):
+            return []
         taken = parameters_of_call(self.target) if self.holds_state else parameters(self.target)
         return [p.name for p in taken if p.kind in kinds]
 
@@ -241,6 +244,10 @@ class Part:
         Raises: RecipeError, for an unknown key or a value of the wrong kind.
         """
         return check_options(self.options, options, where=where, owner=f"`{self.name}`")
+
+
+def _no_options() -> None:
+    """What stands for an object in place of a function, such as a tool, when options are read."""
 
 
 def register(

@@ -145,14 +145,16 @@ def fuzz(names: tuple[str, ...], folder: Path, *, seed: int, count: int, seconds
     raise AssertionError("mutations never end")
 
 
-def test_quick(tmp_path: Path) -> None:
+def test_quick(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     tried, accepted = fuzz(QUICK, tmp_path, seed=1, count=120, seconds=6.0)
+    record_property("trials", tried)
     assert tried >= 10 and accepted < tried
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_whole(tmp_path: Path, seed: int) -> None:
+def test_whole(tmp_path: Path, seed: int, record_property: Callable[[str, object], None]) -> None:
     names = tuple(name for name in packaged() if not name.endswith("method.yaml"))
     tried, accepted = fuzz(names, tmp_path, seed=seed, count=150, seconds=240.0)
+    record_property("trials", tried)
     assert tried == 150 and 0 < accepted < tried

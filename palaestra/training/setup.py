@@ -25,7 +25,7 @@ from palaestra.rollout.programs import demonstration_of, play, roles_of
 from palaestra.rollout.roles import Role, RoleTools, phrases_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from palaestra.tools import Toolbox
+from palaestra.tools import Tool, Toolbox
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings, ToolSettings
 
 TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
@@ -300,9 +300,22 @@ def _tools(chosen: ToolSettings) -> RoleTools | None:
     if not chosen.use and not chosen.native:
         return None
     options = chosen.model_dump(exclude={"use"})
-    tools = RoleTools(tools=tuple(tool() for tool in chosen.use), **options)
+    tools = RoleTools(tools=tuple(_tool(part) for part in chosen.use), **options)
     Toolbox(tools.tools)  # refuses two tools of the same name
     return tools
+
+
+def _tool(chosen: BoundPart) -> Tool:
+    """The tool that a part is, or that its function makes. Raises: ContractError, for anything else."""
+    target = chosen.part.target
+    made = chosen() if callable(target) and not chosen.part.data else target
+    if isinstance(made, Tool):
+        return made
+    raise ContractError(
+        where=f"tool {chosen.name}",
+        what=f"it must be a tool, or a function of options that gives one, and it is of type {type(made).__name__}.",
+        remedy="Write `@tool` of palaestra.tools above the function.",
+    )
 
 
 def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:

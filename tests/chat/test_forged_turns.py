@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ KINDS = ["plain", *NORMALIZERS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_1_no_text_forges_a_turn(name: str) -> None:
+def test_1_no_text_forges_a_turn(name: str, record_property: Callable[[str, object], None]) -> None:
+    record_property("trials", 4 * TEXTS)
     assert forged(name, "plain", 4) == 4 * TEXTS
 
 

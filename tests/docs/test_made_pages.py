@@ -1,10 +1,12 @@
 """Pages that the site makes: (1) every key of a recipe stands on the page of keys, with its kind, default and meaning,
 and nothing else does; (2) every environment and every panel is on the list of environments; (3) every study is on the
-table of studies once, under its verdict; (4) what is made is not committed; (5) the table of what chat models do.
+table of studies once, under its verdict; (4) what is made is not committed; (5) the table of what chat models do; (6)
+the tables of promises: every promise that a test tries is in them, with what was found.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -14,9 +16,12 @@ from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page
 from site_pages.games import games_tables
 from site_pages.keys import MEANINGS, keys_page, sections
+from site_pages.reliability import MARK as PROMISES
+from site_pages.reliability import committed, reliability_tables
 from site_pages.zero_shot import MARK, RESULT, zero_shot_tables
 
 from palaestra.catalogue import studies, systems
+from tests.attack.table import suites
 from tests.docs.pages import ROOT, every_page
 from tests.registered import declared
 
@@ -73,3 +78,24 @@ def test_5_what_models_do_before_training() -> None:
     rows = [line for line in zero_shot_tables(ROOT).splitlines() if line.startswith("| `")]
     assert len(rows) == sum(map(len, found.values())) and all(len(cells(row)) == 7 for row in rows)
     assert MARK in (ROOT / "docs/chat-models.md").read_text(encoding="utf-8")
+
+
+def marked() -> set[str]:
+    """The promises of the decorators in tests/attack."""
+    code = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "tests/attack").glob("test_*.py")]
+    calls = [node for each in code for node in ast.walk(each) if isinstance(node, ast.Call)]
+    named = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "promise"]
+    return {ast.literal_eval(call.args[0]) for call in named}
+
+
+def test_6_promises() -> None:
+    found, page = committed(ROOT), (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    rows = {row["promise"]: row for row in found["promises"]}
+    assert len(rows) == len(found["promises"]) and page.count(PROMISES) == 1
+    assert rows.keys() == marked() | {suite["promise"] for suite in suites()}, "make attack, and commit its table"
+    lines = [cells(line) for line in reliability_tables(found).splitlines() if line.startswith("| ")]
+    for text, row in rows.items():
+        ((_, how, trials, state),) = [line for line in lines if line[0] == text]
+        assert all(one in how for one in row["how"]) and int(trials.replace(",", "")) == row["trials"]
+        assert state == row["state"] == ("broken" if row["broken"] else "held" if row["trials"] else "not tried")
+        assert state != "broken" or text in page, "the page says what holds instead"

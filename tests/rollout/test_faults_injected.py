@@ -155,8 +155,9 @@ def test_there_are_enough_faults() -> None:
 
 
 @pytest.mark.parametrize("way", KINDS)
-def test_1_the_fault_is_recorded(way: str, folder: Path) -> None:
+def test_1_the_fault_is_recorded(way: str, folder: Path, record_property: Callable[[str, object], None]) -> None:
     found = played(way, folder)
+    record_property("trials", len(names_of(way)))
     ends = {name: (end_of(found[name, 1]), FAULTS[name][0]) for name in names_of(way)}
     assert {name: end for name, end in ends.items() if end[0] != end[1]} == {}
     for name in ends:

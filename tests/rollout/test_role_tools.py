@@ -271,6 +271,21 @@ def test_recipes(tmp_path: Path) -> None:  # rule 8
     )
     own = tools_in({"use": [{f"{file}:shout": {"loud": 2}}]})
     assert own is not None and own.tools[0].call(word="hey") == "HEY!!"
+    file = tmp_path / "made.py"
+    file.write_text(
+        "from palaestra.tools import tool\n\n\n@tool\ndef low(word: str) -> str:\n    '''Low.'''\n"
+        "    return word.lower()\n"
+    )
+    made = tools_in({"use": [f"{file}:low"]})
+    assert made is not None and made.tools[0].name == "low" and made.tools[0].call(word="HEY") == "hey"
+
+
+@pytest.mark.parametrize("name", ["plain", "number"])
+def test_files_without_tools(name: str, tmp_path: Path) -> None:  # rule 8
+    file = tmp_path / "no_tool.py"
+    file.write_text("def plain(word: str) -> str:\n    return word\n\n\nnumber = 3\n")
+    with pytest.raises(ContractError, match="must be a tool, or a function of options that gives one"):
+        tools_in({"use": [f"{file}:{name}"]})
 
 
 @pytest.mark.parametrize(

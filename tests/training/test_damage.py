@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,11 @@ def logs_of(folder: Path) -> list[bytes]:
     return [(folder / name).read_bytes() for name in (METRICS, EVALUATIONS)]
 
 
-def test_1_every_flipped_bit_is_found(run: RunFolder) -> None:
+def test_1_every_flipped_bit_is_found(run: RunFolder, record_property: Callable[[str, object], None]) -> None:
     place, draw = run.checkpoint(3), random.Random(1)
     files = sorted(file for file in place.iterdir() if file.name != SUMS)
     assert len(files) >= 3
+    record_property("trials", 20 * len(files) + 60)
     for file in files:
         content = file.read_bytes()
         for _ in range(20):

@@ -41,9 +41,9 @@ def make_ready() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
             os.set_inheritable(opened, True)
-    for stream in (sys.stdout, sys.stderr):
+    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         with suppress(AttributeError, OSError):  # a closed one is None
-            stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")  # type: ignore[union-attr]
+            stream.reconfigure(errors=errors)  # type: ignore[union-attr]
 
 
 def say(text: str) -> None:
@@ -77,8 +77,8 @@ def output_fault() -> OSError | None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return error
     except ValueError:  # the stream is closed
         pass

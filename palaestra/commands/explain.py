@@ -22,7 +22,8 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
     with signatures_only(not trusts()) as unread:
         _show(recipe, smoke)
     for name, known in unread.items():
-        print(f"\nnot imported: {visible(name)}; {known}. What else it is and does is not checked. `--trust` imports it.")
+        what = "What else it is and does is not checked. `--trust` imports it."
+        print(f"\nnot imported: {visible(name)}; {known}. {what}")
 
 
 def _show(recipe: Sequence[str], smoke: bool) -> None:

@@ -52,8 +52,8 @@ class ArmRun:
 def run_all(runs: Sequence[ArmRun], *, parallel: int, say: Callable[[str], None]) -> None:
     """Run those that are not complete, `parallel` at a time.
 
-    A run into whose folder another process still trains, such as one of a comparison that was killed, is begun when that
-    process has ended.
+    A run into whose folder another process still trains, such as one of a comparison that was killed, is begun when
+    that process has ended.
 
     Args:
         say: gets a line when a run begins and when it has ended.
@@ -94,7 +94,7 @@ def _next(waiting: list[ArmRun], told: set[Path], say: Callable[[str], None]) ->
 
 
 class _Going:
-    """A run in its process. The output goes to a file: a pipe that nobody reads would stop the process when it is full."""
+    """A run in its process. The output goes to a file: a full pipe that nobody reads would stop the process."""
 
     def __init__(self, run: ArmRun) -> None:
         self.run = run

@@ -1,6 +1,7 @@
-"""Runs the command `palaestra` as a process that ends with its parent: `python -m palaestra.launch.with_parent PID …`.
+"""Runs the command `palaestra` as a process that ends with its parent.
 
-If the parent is killed, the process gets SIGTERM. A run then stops after its iteration and writes a checkpoint.
+Call it as `python -m palaestra.launch.with_parent PID …`. If the parent is killed, the process gets SIGTERM. A run then
+stops after its iteration and writes a checkpoint.
 """
 
 from __future__ import annotations

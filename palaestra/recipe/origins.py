@@ -178,8 +178,8 @@ def read_yaml(text: str, *, source: str, folder: str = HERE) -> Node:
 def read_override(text: str, *, folders: Sequence[str] = ()) -> tuple[str, Node]:
     """The key and the value of an override such as `rollout.group=16`. The value is YAML.
 
-    The value of a key in `FOLDERS` is the text itself, so `run=runs/a #1` needs no quotes. A text in quotes is YAML, and
-    so are `null`, `~` and nothing.
+    The value of a key in `FOLDERS` is the text itself, so `run=runs/a #1` needs no quotes. A text in quotes is YAML,
+    and so are `null`, `~` and nothing.
 
     Args:
         folders: of the recipes. A file that the value names may lie in one of them.

@@ -33,7 +33,8 @@ def make_ready() -> None:
     """Prepare the outputs of a command.
 
     A closed input or output becomes the null device. Otherwise the next file that is opened would get its number, and
-    messages of other programs would be written into it. What an output cannot encode becomes `?`.
+    messages of other programs would be written into it. What an output cannot encode becomes `?`, and what an input
+    cannot decode becomes U+FFFD.
     """
     for number in range(3):
         try:
@@ -41,9 +42,11 @@ def make_ready() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
             os.set_inheritable(opened, True)
-    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
-        with suppress(AttributeError, OSError):  # a closed one is None
-            stream.reconfigure(errors=errors)  # type: ignore[union-attr]
+    for name, mode, errors in (("stdin", "r", "replace"), ("stdout", "w", "replace"), ("stderr", "w", "backslashreplace")):
+        if getattr(sys, name) is None:  # it was closed when Python started
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program
+        with suppress(AttributeError, OSError):
+            getattr(sys, name).reconfigure(errors=errors)
 
 
 def say(text: str) -> None:

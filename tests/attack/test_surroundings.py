@@ -29,6 +29,7 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.lock import is_written, writing
 from palaestra.terminal import visible
+from palaestra.tools.sandbox import choose
 from palaestra.training.progress import Progress
 from tests.attack.promises import Trials, promise
 from tests.commands.conftest import SMALL, Command, palaestra, recipe  # noqa: F401 - fixtures
@@ -252,6 +253,31 @@ def test_3_closed_outputs_get_no_file(tmp_path: Path) -> None:
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", CLOSED], cwd=tmp_path, env=surroundings, check=False, timeout=60)
     assert (tmp_path / "log").read_text() == "mine"
+
+
+@OUTPUTS
+def test_3_an_input_that_is_no_text(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\x00\n0\n"), encoding="utf-8"))
+    done = palaestra("play", "echo")
+    assert done.code == 0 and done.out[-1].startswith("completed after 2 acts")
+
+
+@OUTPUTS
+def test_3_no_input(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(sys, "stdin", None)
+    done = palaestra("play", "echo")
+    assert done.code == 0 and any("the input ended before the episode did" in line for line in done.out)
+
+
+@OUTPUTS
+@pytest.mark.parametrize("said", ["\\377\\376", "\\033[2J", ""])
+def test_3_docker_says_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    client = tmp_path / "docker"
+    client.write_text(f"#!/bin/sh\nprintf 'Cannot connect {said}' >&2\nexit 1\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(PalaestraError, match="no daemon answers: Cannot connect"):
+        choose(backend="docker")
 
 
 # ---- comparisons ------------------------------------------------------------------------------------------

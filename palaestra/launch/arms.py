@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import BinaryIO
+from typing import IO
 
 from palaestra.errors import PalaestraError
 from palaestra.recipe.origins import folder_override
@@ -98,7 +98,7 @@ class _Going:
 
     def __init__(self, run: ArmRun) -> None:
         self.run = run
-        self._output: BinaryIO = TemporaryFile()  # noqa: SIM115 - open as long as the process
+        self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115 - open as long as the process
         surroundings = {**os.environ, "PYTHONIOENCODING": "utf-8"}
         self.process = subprocess.Popen(
             run.command(), stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, env=surroundings

@@ -19,6 +19,7 @@ import typer
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError
 from palaestra.interruption import Stopped, exits_refused, stoppable
+from palaestra.terminal import is_gone, make_ready, output_fault, reader_is_gone, say, visible
 from palaestra.trust import trusting
 
 app = typer.Typer(
@@ -40,9 +41,10 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Import code of a run that was not made here, or inside a run folder.")
 ]
 STOPPED, MISSING = 130, 1  # exit codes: after Ctrl-C; if an optional package is not installed
+GONE = 141  # exit code: the reader of the output ended before the command, as after SIGPIPE
 OWN_MODULE = "palaestra_user_"  # names of the modules of the user's files begin with this
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
-KEEPING = ("train",)  # commands that keep what is finished when a signal ends them
+KEEPING = ("train", "compare")  # commands that end in order when a signal ends them
 GO_ON = {
     "train": "the same command with `--resume` continues from the newest checkpoint, if one was written",
     "compare": "the same command continues where it stopped",
@@ -58,8 +60,13 @@ def _command(module: str, *, trust: bool = False, **arguments: Any) -> None:
             status = stop.status if isinstance(stop, Stopped) else STOPPED
             rest = [getattr(stop, "remedy", "") or GO_ON.get(module, "")]
             if not getattr(stop, "silent", False):  # one process of a run speaks
-                print("\n" + "; ".join(["stopped", *filter(None, rest)]), file=sys.stderr)
+                say("\n" + "; ".join(["stopped", *filter(None, rest)]))
             raise typer.Exit(status) from None
+        except BrokenPipeError:
+            if not reader_is_gone():
+                raise
+            output_fault()
+            raise typer.Exit(GONE) from None
     if status:
         raise typer.Exit(status)
 
@@ -291,26 +298,38 @@ def doctor() -> None:
 
 def main() -> None:
     """The entry point. Errors that a user can correct are printed without a traceback."""
-    sys.exit(_run())
+    make_ready()
+    status = _run()
+    fault = output_fault()
+    if fault is not None and not is_gone(fault):
+        say(f"\nstandard output\n\n  it cannot be written: {fault.strerror}.\n")
+        status = status or 2
+    sys.exit(status)
 
 
 def _run() -> int:
     """Run the command line.
 
     Returns: the exit code: 0; 1 if an optional package is not installed; 2 for other errors that a user can correct;
-        130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+        130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, 141 if nobody reads the output any more.
     """
     try:
         code = app(prog_name="palaestra", standalone_mode=False) or 0  # Typer returns 130 for Ctrl-C
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
-        message = _message(error) if _mendable(error) else _own_fault(error)
+        message = _message(error) if _mendable(error) else _own_fault(error) or _of_output(error)
         if os.environ.get("PALAESTRA_TRACEBACK") or message is None:
             raise
-        print(f"\n{message}\n", file=sys.stderr)
+        say(f"\n{visible(message)}\n")
         return MISSING if isinstance(error, MissingExtra) else 2
     return int(code)
+
+
+def _of_output(error: Exception) -> str | None:
+    """The message for an error of the standard output, such as a full disk; None, if the error comes from elsewhere."""
+    fault = output_fault() if isinstance(error, OSError) else None
+    return None if fault is None else f"standard output\n\n  it cannot be written: {fault.strerror}."
 
 
 def _mendable(error: Exception) -> bool:

@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from palaestra.commands import tables
 from palaestra.errors import RecipeError, RunFolderError
 from palaestra.evaluation.comparison import compare, plot
@@ -18,6 +16,7 @@ from palaestra.recipe import Recipe, load, split_arguments
 from palaestra.recipe.sources import COMPLETE
 from palaestra.store.atomic import write_atomic
 from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.terminal import say, visible
 from palaestra.training.start import changes
 
 
@@ -46,7 +45,6 @@ def run(
 
     Raises: RecipeError, for arms that are not valid; RunFolderError, if an arm's folder holds a run of another recipe.
     """
-    console = Console(stderr=True)
     files, overrides = split_arguments(methods)
     named = _arms(files, arms)
     recipes = {  # all are checked before the first run starts
@@ -65,7 +63,7 @@ def run(
     ]
     for run in runs:
         _check_same(run, recipes[run.arm])
-    run_all(runs, parallel=parallel, say=lambda line: console.print(line, highlight=False))
+    run_all(runs, parallel=parallel, say=lambda line: say(visible(line)))
     loaded = [_load(arm, [r for r in runs if r.arm == arm]) for arm in named]
     settings = next(iter(recipes.values())).settings
     name = (settings.evaluation.environment or settings.environment).name
@@ -103,6 +101,13 @@ def _arms(files: Sequence[str], arms: Sequence[str]) -> dict[str, tuple[list[str
             what="no method file is given.",
             remedy="Give at least one method file after the setup, such as grpo/method.yaml.",
         )
+    for name in names:
+        if name in (".", "..") or not set("/\\\0").isdisjoint(name):
+            raise RecipeError(
+                where="palaestra compare",
+                what=f"the name of an arm is also that of its folder, which {name!r} cannot be.",
+                remedy='Give it another name with `--arm "name: file"`.',
+            )
     if len(set(names)) < len(names):
         raise RecipeError(
             where="palaestra compare",

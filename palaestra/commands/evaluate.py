@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from palaestra.commands.export import chosen_policy
@@ -23,6 +24,7 @@ from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.json_text import to_document
+from palaestra.terminal import visible
 from palaestra.training.checkpoint import read_state
 from palaestra.training.monitor import Panel, team_metrics
 from palaestra.training.settings import RunSettings
@@ -148,7 +150,7 @@ def _show(played: PlayedPanel) -> None:
     """Print the numbers as a table, and below it what went wrong and the result in one line."""
     found = played.evaluation
     many = f", {found.samples} samples of each" if found.samples > 1 else ""
-    print(f"{found.name}: {played.tasks}{many}, temperature {played.temperature:g}, seed {played.seed}\n")
+    print(f"{visible(found.name)}: {played.tasks}{many}, temperature {played.temperature:g}, seed {played.seed}\n")
     table = Table("", "value", "95 % interval", box=None)
     for label, value, interval in _rows(found):
         table.add_row(label, value, interval)
@@ -157,9 +159,9 @@ def _show(played: PlayedPanel) -> None:
         console().print("\n", _team(played.agents), sep="")
     print()
     if found.failed:
-        print(failure_line(found))
+        print(visible(failure_line(found)))
     for line in filter(None, (cut_line(found.cut), _equal_samples(played))):
-        print(line)
+        print(visible(line))
     print(interval_line(found))
     print(result_line(found, tasks=played.tasks))
 
@@ -201,7 +203,7 @@ def _team(agents: Mapping[str, Mapping[str, float]]) -> Table:
     }
     table = Table("role", *columns.values(), box=None)
     for name, numbers in agents.items():
-        table.add_row(name, *(f"{numbers[key]:.3g}" if key in numbers else "–" for key in columns))
+        table.add_row(escape(visible(name)), *(f"{numbers[key]:.3g}" if key in numbers else "–" for key in columns))
     return table
 
 

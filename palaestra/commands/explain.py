@@ -9,6 +9,7 @@ from palaestra.models.devices import run_device
 from palaestra.own_text import signatures_only
 from palaestra.recipe import Recipe
 from palaestra.recipe.passes import lines, planned_passes
+from palaestra.terminal import visible
 from palaestra.training.start import changes
 from palaestra.trust import trusts
 
@@ -21,16 +22,17 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
     with signatures_only(not trusts()) as unread:
         _show(recipe, smoke)
     for name, known in unread.items():
-        print(f"\nnot imported: {name}; {known}. What else it is and does is not checked. `--trust` imports it.")
+        what = "What else it is and does is not checked. `--trust` imports it."
+        print(f"\nnot imported: {visible(name)}; {known}. {what}")
 
 
 def _show(recipe: Sequence[str], smoke: bool) -> None:
     found = resolve(recipe, smoke=smoke)
     run_device(found.settings.device)
-    print(found.explain())
+    print(visible(found.explain()))
     if smoke:
-        print("\nthe smoke changes\n" + "\n".join(f"  {line}" for line in _changed(recipe, found)))
-    print("\n" + "\n".join(lines(planned_passes(found.settings, found.parts))))
+        print("\nthe smoke changes\n" + "\n".join(f"  {visible(line)}" for line in _changed(recipe, found)))
+    print("\n" + visible("\n".join(lines(planned_passes(found.settings, found.parts)))))
 
 
 def _changed(recipe: Sequence[str], smoke: Recipe) -> list[str]:

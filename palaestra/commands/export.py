@@ -5,6 +5,7 @@ from __future__ import annotations
 from palaestra.commands.runs import open_run
 from palaestra.data import RunSetup
 from palaestra.errors import RunFolderError, UnknownName, nearest
+from palaestra.terminal import visible
 
 
 def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) -> None:
@@ -17,7 +18,8 @@ def run(*, folder: str, out: str, policy: str | None, checkpoint: int | None) ->
 
     Raises: UnknownName, if the run has no such policy, or if it has several and `policy` is None; RunFolderError.
     """
-    print(f"wrote policy {export(folder=folder, out=out, policy=policy, checkpoint=checkpoint)} to {out}")
+    written = export(folder=folder, out=out, policy=policy, checkpoint=checkpoint)
+    print(visible(f"wrote policy {written} to {out}"))
 
 
 def export(*, folder: str, out: str, policy: str | None = None, checkpoint: int | None = None) -> str:

@@ -12,6 +12,7 @@ from palaestra.commands.runs import means_a_run, resolve, trained_setup
 from palaestra.data import Play, RunSetup, Trajectory, derive
 from palaestra.recipe import is_recipe, load
 from palaestra.store.folder import RunFolder
+from palaestra.terminal import visible
 from palaestra.training.setup import build_setup
 
 
@@ -65,11 +66,12 @@ def _setup(environment: str, overrides: Sequence[str], wanted: Wanted, resources
 
 def _show(trajectory: Trajectory, *, whole: bool) -> None:
     for step in trajectory.steps if whole else ():
-        print(f"\n{step.observation.text if step.observation.text is not None else step.observation.vector}")
+        seen = step.observation
+        print(f"\n{visible(seen.text if seen.text is not None else seen.vector)}")
         reward = f"   (reward {step.reward:g})" if step.reward else ""
-        print(f"{step.agent}> {step.action.text}{reward}")
+        print(f"{visible(step.agent)}> {visible(step.action.text)}{reward}")
     if trajectory.error is not None:
-        print(f"\nfailed: {trajectory.error.message}")
+        print(f"\nfailed: {visible(trajectory.error.message)}")
     outcome = "" if trajectory.outcome is None else f", outcome {trajectory.outcome:g}"
-    returns = ", ".join(f"{name} {value:g}" for name, value in trajectory.returns.items()) or "none"
+    returns = ", ".join(f"{visible(name)} {value:g}" for name, value in trajectory.returns.items()) or "none"
     print(f"\n{trajectory.stop.value} after {len(trajectory.steps)} acts; reward: {returns}{outcome}")

@@ -17,6 +17,7 @@ from palaestra.evaluation.panels import Evaluation, failure_line, interval_line,
 from palaestra.evaluation.statistics import t_interval
 from palaestra.recipe import Recipe, load, packaged, split_arguments
 from palaestra.recipe.sources import PLAYED
+from palaestra.terminal import visible
 from palaestra.training.monitor import Panel, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
@@ -58,7 +59,7 @@ def run(*, recipe: Sequence[str], quiet: bool, smoke: bool) -> None:
     console().print(_table(arms))
     print(interval_line(arms[0].evaluation))
     for arm in (arm for arm in arms if arm.evaluation.failed):
-        print(f"{arm.name}: {failure_line(arm.evaluation)}")
+        print(visible(f"{arm.name}: {failure_line(arm.evaluation)}"))
     print(
         "; ".join(
             [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +9,12 @@ from palaestra.data import RunSetup
 from palaestra.errors import CheckpointError, RunFolderError
 from palaestra.own_text import reads_only
 from palaestra.recipe import Recipe, is_recipe, load, split_arguments
+from palaestra.recipe.origins import folder_override
 from palaestra.recipe.resolved import is_recipe_json
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import read
+from palaestra.terminal import say, visible
 from palaestra.training.checkpoint import damage, load_policy, newest_intact, read_state
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
@@ -37,7 +38,7 @@ def resolve(arguments: Sequence[str], *, smoke: bool = False) -> Recipe:
     written = recipe_of(folder)
     if smoke:
         return written.with_overrides(overrides).smoked()
-    return written.with_overrides([*overrides, f"run={folder.path}"])
+    return written.with_overrides([*overrides, folder_override("run", str(folder.path))])
 
 
 def recipe_of(folder: RunFolder) -> Recipe:
@@ -48,7 +49,7 @@ def recipe_of(folder: RunFolder) -> Recipe:
     """
     entries = folder.read_json(RECIPE)
     if not is_as_written(folder.path):
-        print(f"{folder / RECIPE} is not as it was written: it was damaged, or changed by hand", file=sys.stderr)
+        say(visible(f"{folder / RECIPE} is not as it was written: it was damaged, or changed by hand"))
     if is_recipe_json(entries) and not reads_only():
         refuse_code_of(folder.path, entries)
     return Recipe.from_json(entries)
@@ -117,12 +118,12 @@ def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
     if checkpoint is None:
         place, passed = newest_intact(folder, logs=False)
         for line in passed:
-            print(f"not used: {line}", file=sys.stderr)
+            say(visible(f"not used: {line}"))
         step = -1 if place is None else read_state(place)["step"]
         reached = max((line[STEP] for line in read(folder.path)), default=step) if place else step
         if reached > step:
             note = f"{folder.path}: iteration {step}, its newest checkpoint; the run came to iteration {reached}"
-            print(note, file=sys.stderr)
+            say(visible(note))
     if place is None or not place.exists():
         raise RunFolderError(
             where=str(folder.path),

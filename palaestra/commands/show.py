@@ -10,6 +10,7 @@ from palaestra.commands.runs import resolve
 from palaestra.data import Play, Step, ToolCall, derive
 from palaestra.data.trajectory import Picture
 from palaestra.rollout.runner import EpisodeRunner
+from palaestra.terminal import visible
 from palaestra.tools.tool import example_of
 from palaestra.training.setup import build_setup
 
@@ -31,12 +32,12 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
         if setup.engine is not None:
             setup.engine.shutdown()
     if played.error is not None:
-        print(f"the episode failed: {played.error.message}")
+        print(f"the episode failed: {visible(played.error.message)}")
     first: dict[str, Step] = {}
     for step in played.steps:
         first.setdefault(step.agent, step)
     for name, step in first.items():
-        print("\n".join(shown(name, step, setup)) + "\n")
+        print(visible("\n".join(shown(name, step, setup))) + "\n")
 
 
 def shown(name: str, step: Step, setup: Any) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from palaestra.commands.runs import resolve
 from palaestra.recipe.origins import COMMAND_LINE
+from palaestra.terminal import tell
 from palaestra.training.start import train
 
 
@@ -22,4 +23,4 @@ def run(*, recipe: Sequence[str], resume: bool, overwrite: bool, quiet: bool, sm
     overwrite = overwrite or (smoke and found.origin("run") != COMMAND_LINE)
     line = train(found.settings, recipe=found.to_json(), resume=resume, overwrite=overwrite, quiet=quiet)
     if line:  # only one of several processes has a line
-        print(line)
+        tell(line)

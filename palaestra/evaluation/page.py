@@ -10,6 +10,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from palaestra.data import Observation
+from palaestra.terminal import visible
+
+LONGEST = 20_000  # characters of one text of the page
 
 
 def rendered(template: str, **values: Any) -> Markup:
@@ -26,7 +29,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": _number, "percent": _percent, "tick": _tick, "seen": _seen}
+    made.filters |= {"number": _number, "percent": _percent, "tick": _tick, "seen": _seen, "said": _said}
     return made
 
 
@@ -44,8 +47,22 @@ def _tick(value: float) -> str:
     return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:g}"
 
 
+def _said(value: Any) -> str:
+    """A text for the page. A very long one is cut, so that a browser can open it; `trajectories.jsonl` has all of it.
+
+    Halves of characters, which no file can hold, and characters that turn the direction of a line become visible.
+    """
+    text = str(value)
+    cut = f"\n… {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
+    return visible(text[:LONGEST]) + cut
+
+
 def _seen(seen: Observation) -> str:
     """An observation as text."""
+    return _said(_whole(seen))
+
+
+def _whole(seen: Observation) -> str:
     image = [] if seen.image is None else [f"(an image of {seen.image.shape[1]} × {seen.image.shape[0]} pixels)"]
     if seen.text is not None:
         return "\n".join([seen.text, *image])

@@ -14,6 +14,7 @@ from palaestra.data.abilities import box_of
 from palaestra.data.protocols import Oracle, Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
+from palaestra.terminal import visible
 
 
 @dataclass(slots=True)
@@ -112,12 +113,12 @@ def human(name: str, setup: RunSetup) -> _Scripted:
 
     async def answer(observation: Observation, draw: np.random.Generator, oracle: Oracle | None) -> Action:
         if observation.instruction:
-            print(f"\n{observation.instruction}")
-        print(f"\n{observation.text if observation.text is not None else observation.vector}")
+            print(f"\n{visible(observation.instruction)}")
+        print(f"\n{visible(observation.text if observation.text is not None else observation.vector)}")
         legal = list(observation.legal or [])
         for place, choice in enumerate(legal):
-            print(f"  {place}: {choice}")
-        typed = _read(f"{name}> ").strip()
+            print(f"  {place}: {visible(choice)}")
+        typed = _read(f"{visible(name)}> ").strip()
         if typed.isdigit() and int(typed) < len(legal):
             return Action(text=str(legal[int(typed)]), value=legal[int(typed)])
         return Action(text=typed, value=typed)

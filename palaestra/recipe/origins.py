@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import yaml
 from palaestra.errors import RecipeError
 
 COMMAND_LINE = "command line"
+FOLDERS = ("run", "warm_start.keep")  # keys whose value is a folder
 HERE = "."  # the working folder
 LARGEST_FILE = 200_000  # characters of a recipe file
 MOST_VALUES = 50_000  # in a file, each alias written out
@@ -176,6 +178,9 @@ def read_yaml(text: str, *, source: str, folder: str = HERE) -> Node:
 def read_override(text: str, *, folders: Sequence[str] = ()) -> tuple[str, Node]:
     """The key and the value of an override such as `rollout.group=16`. The value is YAML.
 
+    The value of a key in `FOLDERS` is the text itself, so `run=runs/a #1` needs no quotes. A text in quotes is YAML,
+    and so are `null`, `~` and nothing.
+
     Args:
         folders: of the recipes. A file that the value names may lie in one of them.
 
@@ -189,7 +194,34 @@ def read_override(text: str, *, folders: Sequence[str] = ()) -> tuple[str, Node]
             what="an override has the form `key=value`, where the key may have dots but no spaces.",
             remedy="For instance: rollout.group=16, or advantage.gigpo.gamma=0.9",
         )
+    if key in FOLDERS and not _needs_quotes(value):
+        return key, Node(_utf8(value, mark), mark)
     return key, _parse(value, lambda _: mark, top=mark)
+
+
+def folder_override(key: str, folder: str) -> str:
+    """The override that gives this folder to a key of `FOLDERS`, with quotes where it needs them.
+
+    >>> folder_override("run", "runs/a #1"), folder_override("run", "~")
+    ('run=runs/a #1', 'run="~"')
+    """
+    return f"{key}={json.dumps(folder, ensure_ascii=False) if _needs_quotes(folder) else folder}"
+
+
+def _needs_quotes(text: str) -> bool:
+    return text.strip().lower() in ("", "~", "null") or text.lstrip()[0] in "'\""
+
+
+def _utf8(text: str, mark: Mark) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RecipeError(
+            where=ascii(mark.where)[1:-1],
+            what="the path has bytes that are not UTF-8.",
+            remedy="Give the folder another name. Recipes and logs are UTF-8.",
+        ) from None
+    return text
 
 
 def _parse(text: str, mark: Callable[[yaml.Node], Mark], *, top: Mark) -> Node:

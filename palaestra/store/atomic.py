@@ -131,7 +131,9 @@ def write_fault(path: Path, error: BaseException, *, needed: str = "more", full:
     if full or is_full(error):
         return RunFolderError(
             where=str(path),
-            what=f"the disk is full: {needed} bytes were needed and {_free(path):,} are free.",
+            what="the disk is full: it has no room for another file, whatever its size."
+            if _holds_all_its_files(path)
+            else f"the disk is full: {needed} bytes were needed and {_free(path):,} are free.",
             remedy="Nothing was lost. The previous version is intact.\n"
             "Free some space and continue with `--resume`, or use another disk with `run=<folder>`.",
         )
@@ -201,6 +203,12 @@ def _written(path: Path) -> str:
 
 def _free(path: Path) -> int:
     return shutil.disk_usage(_existing(path)).free
+
+
+def _holds_all_its_files(path: Path) -> bool:
+    """Whether the file system can have no further file, since it has a number of them (inodes) and all are used."""
+    system = os.statvfs(_existing(path))
+    return system.f_files > 0 and system.f_favail == 0
 
 
 def _existing(path: Path) -> Path:

@@ -78,6 +78,21 @@ def unless_written(folder: Path) -> Iterator[bool]:
         _release(folder, handle)
 
 
+def is_written(folder: Path) -> bool:
+    """Whether a process trains into the folder. False also if there is no folder, or if that cannot be known."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        _lock(handle)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def _patiently(folder: Path) -> int:
     """Take the lock, and wait a moment for it. Raises: BlockingIOError, if it is still taken; OSError."""
     began = time.monotonic()

@@ -9,9 +9,11 @@ from contextlib import suppress
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from palaestra.evaluation.panels import Evaluation, cut_line, failure_line, interval_line
+from palaestra.terminal import visible
 
 SHOWN = {
     "outcome/mean": "outcome",
@@ -68,12 +70,12 @@ class Progress:
         """Show one line."""
         if not self._quiet:
             with suppress(OSError):  # the terminal is gone
-                self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+                self._console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     def phase(self, what: str, done: int, of: int) -> None:
         """Show the progress of a phase before the loop, such as the warm start."""
         if self._live is not None:
-            self._live.update(f"{what} {done}/{of}")
+            self._live.update(escape(visible(f"{what} {done}/{of}")))
         elif self._due() or done == of:
             self.note(f"{what} {done}/{of}")
 

@@ -183,9 +183,8 @@ def client() -> str:
     """
     found = program("docker", needed_for="sandbox: docker", remedy="Install Docker, or use bubblewrap.")
     try:
-        done = subprocess.run(
-            [found, "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, timeout=10
-        )
+        command = [found, "version", "--format", "{{.Server.Version}}"]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10)
         reason = "" if done.returncode == 0 else (done.stderr.strip() or f"status {done.returncode}")
     except (OSError, subprocess.SubprocessError) as fault:
         reason = str(fault)
@@ -230,6 +229,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 def _ask(docker: str, *words: str) -> str:
     try:
-        return subprocess.run([docker, *words], capture_output=True, text=True, timeout=30).stdout.strip()
+        done = subprocess.run([docker, *words], capture_output=True, encoding="utf-8", errors="replace", timeout=30)
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

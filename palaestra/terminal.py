@@ -1,0 +1,93 @@
+"""What the commands write: texts that do no harm on a terminal, and outputs that are closed, full or gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import sys
+from contextlib import suppress
+
+# Control characters except tab and line feed; characters that change the direction of a line; halves of characters.
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: object) -> str:
+    r"""A text without characters that move the cursor, color the screen, ring, or turn the direction of a line.
+
+    Control characters become their pictures, and others their numbers. Line ends become `\n`.
+
+    >>> visible("\x1b[2Jred\r\n"), visible("a\u202eb")
+    ('␛[2Jred\n', 'a<U+202E>b')
+    """
+    return _HARMFUL.sub(_shown, str(text).replace("\r\n", "\n"))
+
+
+def _shown(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return chr(0x2400 + code) if code < 32 else "\u2421" if code == 127 else f"<U+{code:04X}>"
+
+
+def make_ready() -> None:
+    """Prepare the outputs of a command.
+
+    A closed input or output becomes the null device. Otherwise the next file that is opened would get its number, and
+    messages of other programs would be written into it. What an output cannot encode becomes `?`, and what an input
+    cannot decode becomes U+FFFD.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
+            os.set_inheritable(opened, True)
+    for name, mode, errors in (("stdin", "r", "replace"), ("stdout", "w", "replace"), ("stderr", "w", "backslashreplace")):
+        if getattr(sys, name) is None:  # it was closed when Python started
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program
+        with suppress(AttributeError, OSError):
+            getattr(sys, name).reconfigure(errors=errors)
+
+
+def say(text: str) -> None:
+    """Print to the standard error output. If nobody can read it, nothing happens."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """Print the result of work that is done. A reader that is gone is no fault."""
+    with suppress(BrokenPipeError):
+        print(text)
+
+
+def reader_is_gone() -> bool:
+    """Whether the standard output is a pipe whose reader has ended, as in `palaestra recipes | head -1`."""
+    try:
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), select.POLLOUT)
+        return any(event & select.POLLERR for _, event in watched.poll(0))
+    except (AttributeError, OSError, ValueError):  # no output, or no file of the system
+        return False
+
+
+def output_fault() -> OSError | None:
+    """Write out what is held back for the standard output. Returns the error, such as of a full disk; None without one.
+
+    After an error, the rest of the output is thrown away, so that the end of the program does not fail on it as well.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return error
+    except ValueError:  # the stream is closed
+        pass
+    return None
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether an error of an output says that its reader is gone."""
+    return error.errno == errno.EPIPE

@@ -12,6 +12,11 @@ from urllib.parse import urlsplit
 
 from palaestra.serving.addresses import is_loopback
 
+try:
+    import resource
+except ImportError:  # other systems than Unix, which have no such limit of files
+    resource = None  # type: ignore[assignment]
+
 INVALID = "invalid_request_error"
 KIB, MIB = 2**10, 2**20
 BODY_S = 60.0  # seconds for a body
@@ -73,13 +78,10 @@ class Limits:
     @property
     def most_connections(self) -> int:
         """The limit of connections, which leaves half the files of the process for everything else."""
-        with contextlib.suppress(ImportError):  # other systems than Unix have no such limit
-            import resource
-
-            files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            if files != resource.RLIM_INFINITY:
-                return max(1, min(self.connections, files // 2))
-        return self.connections
+        if resource is None:
+            return self.connections
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return self.connections if files == resource.RLIM_INFINITY else max(1, min(self.connections, files // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,8 @@ class Rules:
             given = headers.get(self.header, "").removeprefix("Bearer ")
             if not secrets.compare_digest(given.encode(), self.secret.encode()):
                 raise Refusal("the request has not the server's key.", status=401, code="invalid_api_key")
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may read another one than we do
+            raise Refusal("the request says the length of its body in two ways.", code="malformed")
         _check_length(headers.get("content-length"), self.limits.body_bytes)
 
     def _check_page(self, host: str, headers: Mapping[str, str]) -> None:

@@ -18,18 +18,19 @@ from palaestra.serving.addresses import BACKLOG
 from palaestra.serving.rules import Refusal, Rules, crowded, json_of, large_body, large_head, slow
 
 NONE: Mapping[str, str] = MappingProxyType({})
+NOT_AWAITED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)  # refused clients that need not be read
 PIECE = 2**16  # bytes that are read at once
 LINGER_BYTES, LINGER_S = 2**20, 1.0  # of a body that is read although the request is refused
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request: its method and target, its headers by names in lower case, and the JSON value of its body."""
+    """A request: its method and target, its headers by names in lower case, and the JSON object of its body."""
 
     method: str
     target: str
     headers: Mapping[str, str]
-    body: Any
+    body: dict[str, Any]
 
 
 Answer = Callable[[Asked, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -65,10 +66,11 @@ class Streams:
                 raise crowded(self._most)
             await self._answer(await self._read(reader, writer), reader, writer)
         except Refusal as refusal:
-            with contextlib.suppress(ConnectionError):
-                if refusal.status != HTTPStatus.REQUEST_TIMEOUT:
-                    await _linger(reader)
+            with contextlib.suppress(OSError):
                 await self.send(writer, answer_bytes(refusal.status, refusal.body, refusal.headers))
+                if refusal.status not in NOT_AWAITED:
+                    writer.write_eof()
+                    await _linger(reader)
         except ConnectionError:
             writer.transport.abort()
         except Exception as error:
@@ -115,7 +117,10 @@ class Streams:
             raise slow("body", limits.body_s) from None
         except h11.RemoteProtocolError as error:
             raise self._malformed(error) from None
-        return Asked(head.method.decode("latin-1"), target, headers, json_of(body or b"{}"))
+        content = json_of(body or b"{}")
+        if not isinstance(content, dict):
+            raise Refusal("the body is no JSON object.", code="invalid_json")
+        return Asked(head.method.decode("latin-1"), target, headers, content)
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes:
         most, pieces, size = self.rules.limits.body_bytes, [], 0

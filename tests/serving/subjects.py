@@ -55,12 +55,15 @@ def gateway(folder: Path, secret: str) -> Iterator[Place]:
     """The server of `palaestra serve`."""
     limits, thread = ServerLimits(), LoopThread("battery")
     listening = bound(LOOPBACK, 0, secret=secret)
-    server = uvicorn_server(make_app(Single(Names()), limits=limits), rules_of(limits, secret=secret))  # type: ignore[arg-type]
+    app = make_app(Single(Names()), limits=limits)  # type: ignore[arg-type]
+    server = uvicorn_server(app, rules_of(limits, secret=secret))
     serving = asyncio.run_coroutine_threadsafe(begin(server, listening), thread.loop)
     ended = serving.result(20)
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     try:
-        yield Place(listening.getsockname()[1], "GET", "/v1/models", headers=headers, secret="authorization" * bool(secret))
+        yield Place(
+            listening.getsockname()[1], "GET", "/v1/models", headers=headers, secret="authorization" * bool(secret)
+        )
     finally:
         server.should_exit = True
         asyncio.run_coroutine_threadsafe(asyncio.wait([ended]), thread.loop).result(20)

@@ -173,7 +173,7 @@ class StandIn:
     # ---- messages ---------------------------------------------------------------------------------------------
     async def _connected(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answering = asyncio.create_task(self._answer(asked.method, urlsplit(asked.target), asked.body))
-        leaving = asyncio.create_task(reader.read(1))  # a client that leaves does not want its answer
+        leaving = asyncio.create_task(_left(reader))  # a client that leaves does not want its answer
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
@@ -509,6 +509,12 @@ class StandIn:
     async def _wake(self, said: Any) -> Answer:
         self._asleep = False
         return 200, {"status": "awake"}
+
+
+async def _left(reader: asyncio.StreamReader) -> None:
+    """Wait until the client leaves. What it sends after its request is not read."""
+    while await reader.read(4096):
+        pass
 
 
 def _spans(starts: list[tuple[str, int]], count: int) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ class Guarded:
             return
         limits = self._rules.limits
         try:
-            self._rules.check(scope["path"], _headers(scope["headers"]))
+            self._rules.check(scope["path"], scope["query_string"].decode("latin-1"), _headers(scope["headers"]))
             body = await _body(receive, limits)
         except Refusal as refusal:
             with contextlib.suppress(_Left, OSError):

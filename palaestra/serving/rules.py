@@ -99,7 +99,7 @@ class Rules:
     open_paths: tuple[str, ...] = ()
     limits: Limits = Limits()
 
-    def check(self, path: str, headers: Mapping[str, str]) -> None:
+    def check(self, path: str, query: str, headers: Mapping[str, str]) -> None:
         """Check the head of a request. A server without a secret answers only for names of this machine.
 
         Otherwise a web page could have its own name lead to this machine (DNS rebinding), and use the server.
@@ -109,7 +109,7 @@ class Rules:
 
         Raises: Refusal.
         """
-        size = len(path) + sum(len(name) + len(value) + 4 for name, value in headers.items())
+        size = len(path) + len(query) + sum(len(name) + len(value) + 4 for name, value in headers.items())
         if size > self.limits.head_bytes:
             raise large_head(self.limits.head_bytes)
         host = headers.get("host", "")

@@ -107,7 +107,8 @@ class Streams:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
         target = head.target.decode("latin-1")
-        self.rules.check(target.partition("?")[0], headers)
+        path, _, query = target.partition("?")
+        self.rules.check(path, query, headers)
         if connection.they_are_waiting_for_100_continue:
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         try:

@@ -9,7 +9,7 @@ EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,quantize,models,data,bench
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings.py palaestra/endpoints.py palaestra/api.py palaestra/own_objects.py palaestra/own_text.py palaestra/trust.py palaestra/terminal.py palaestra/interruption.py palaestra/options.py palaestra/registry.py palaestra/recipe palaestra/catalogue \
+STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings.py palaestra/endpoints.py palaestra/api.py palaestra/own_objects.py palaestra/own_text.py palaestra/trust.py palaestra/terminal.py palaestra/interruption.py palaestra/serving palaestra/options.py palaestra/registry.py palaestra/recipe palaestra/catalogue \
 	palaestra/data palaestra/boundary palaestra/algebra palaestra/parts palaestra/replay palaestra/systems palaestra/teams palaestra/rollout \
 	palaestra/training palaestra/evaluation palaestra/store palaestra/launch palaestra/engines palaestra/models \
 	palaestra/chat palaestra/policies palaestra/gateway palaestra/commands)
@@ -19,7 +19,7 @@ CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.
 NOT_ALONE := machine arrivals credit_probe self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart model test smoke test-all test-gpu attack pins lint format docs bench clean
+.PHONY: help install develop quickstart model test smoke test-all test-gpu attack pins lint format docs bench audit sbom release clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
@@ -30,6 +30,8 @@ help:
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
 	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
 	@echo "bench       the benchmarks that need no arguments, one after another"
+	@echo "audit       known vulnerabilities of the pinned packages, from the network"
+	@echo "sbom        the packages with their licenses   release     the wheel with this list, in dist/"
 
 # The extras of APART come last, each in its own way: openenv asks for mcp below 2, and works with the mcp 2 of the others;
 # Fast Downward is built, which needs cmake and a C++ compiler.
@@ -102,6 +104,21 @@ docs: $(DEV)
 
 bench: $(DEV)
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# Asks the database of PyPI about each line of constraints.txt. pip-audit ends with status 1 if it finds something.
+audit: $(DEV)
+	@$(BIN)/python -c "from urllib.request import urlopen; urlopen('https://pypi.org/pypi/pip/json', timeout=20)" 2> /dev/null \
+	|| { echo "make audit needs the network: https://pypi.org does not answer, so nothing was checked."; exit 1; }
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+
+# All packages that are installed here, with versions, licenses, and which package requires which, as CycloneDX.
+sbom: $(DEV)
+	mkdir -p dist
+	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type library --output-reproducible \
+	--of JSON --output-file dist/palaestra.cdx.json
+
+release: sbom
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -14,13 +14,15 @@ from palaestra.errors import CheckpointError, RecipeError, UnknownName, nearest
 from palaestra.gateway.app import Single, make_app
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.models import ServedModel, ServedModels
-from palaestra.gateway.server import address_of, bound, refuse_missing, serve_until_signal, token_for
+from palaestra.gateway.server import TOKEN, refuse_missing, rules_of
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language import LanguagePolicy
+from palaestra.serving.addresses import address_of, bound, secret_in
+from palaestra.serving.asgi import serve_until_signal
 from palaestra.store.folder import RECIPE, RunFolder
 
 ADAPTER = "adapter_config.json"
@@ -56,8 +58,8 @@ def run(
     Raises: PalaestraError, for anything that cannot be served.
     """
     refuse_missing()
-    token = token_for(host)
-    listening = bound(host, port)
+    secret, allowed = secret_in(TOKEN), ServerLimits(**limits)
+    listening = bound(host, port, secret=secret, variable=TOKEN)
     with listening:
         policies = _policies(model, policy, checkpoint, base, device, dtype)
         if name is not None and len(policies) > 1:
@@ -71,10 +73,10 @@ def run(
         if name is not None:
             served = {name: next(iter(served.values()))}
         backend = ServedModels(served)
-        app = make_app(Single(backend), limits=ServerLimits(**limits), token=token)
+        app = make_app(Single(backend), limits=allowed)
         line = f"serving {', '.join(served)} at {address_of(listening)}/v1 (Ctrl-C ends it)"
         try:
-            serve_until_signal(app, listening, ready=lambda: print(line, flush=True))
+            serve_until_signal(app, rules_of(allowed, secret=secret), listening, ready=lambda: print(line, flush=True))
         finally:
             backend.close()
     print("ended", flush=True)

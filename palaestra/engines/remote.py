@@ -297,9 +297,9 @@ class RemoteEngine(Engine):
         try:
             reader, writer = await asyncio.open_connection(self._host, self._port)
             with contextlib.closing(writer):
-                writer.write(wire.message("POST /generate HTTP/1.1", body, token=self._token))
+                writer.write(wire.message("/generate", body, host=self._place(), token=self._token))
                 await writer.drain()
-                words, _, said = await wire.read_message(reader)
+                words, _, said = await wire.read_answer(reader)
         except OSError as error:
             self._disconnect(session.process)
             raise _Gone(f"{type(error).__name__}: {error}") from error
@@ -324,8 +324,10 @@ class RemoteEngine(Engine):
                 "the process has another secret.",
                 f"Set the environment variable {wire.TOKEN} to one value on both sides.",
             )
-        if status != wire.OK:
+        if status == wire.REFUSED and isinstance(said.get("error"), str):
             raise wire.error_of(said)
+        if status != wire.OK:  # from the server before the engine, such as for a message that is too large
+            raise self._failure(f"the process answers with status {status}: {said['error']['message']}")
         return said
 
     # ---- the process --------------------------------------------------------------------------------------
@@ -441,6 +443,10 @@ class RemoteEngine(Engine):
 
     def _name(self, policy: str) -> str:
         return f"{policy}.{self._id}"
+
+    def _place(self) -> str:
+        """The process's address without the scheme, as the header Host has it."""
+        return f"[{self._host}]:{self._port}" if ":" in str(self._host) else f"{self._host}:{self._port}"
 
     def _new_place(self) -> str:
         self._count += 1

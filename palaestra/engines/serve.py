@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ipaddress
 import json
 import os
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -27,6 +27,9 @@ import torch
 from palaestra.engines import wire
 from palaestra.engines.inprocess import InProcessEngine
 from palaestra.errors import ContractError, PalaestraError
+from palaestra.serving.addresses import LOOPBACK, bound, secret_in
+from palaestra.serving.rules import Limits, Rules
+from palaestra.serving.streams import Asked, Streams, answer_bytes
 
 
 class EngineServer:
@@ -34,30 +37,19 @@ class EngineServer:
 
     Args:
         folder: clients write weights into it. device: of the models.
-        token: a secret that every message must have; empty: no secret.
         options: of the in-process engine.
     """
 
-    def __init__(self, folder: Path, *, device: str = "cpu", token: str = "", options: Mapping[str, Any]) -> None:
-        self.folder, self.device, self.token = folder, device, token
+    def __init__(self, folder: Path, *, device: str = "cpu", options: Mapping[str, Any]) -> None:
+        self.folder, self.device = folder, device
         self.process = secrets.token_hex(8)
         self.engine = InProcessEngine({}, **options)
         self._models: dict[str, Any] = {}
         self._bases: dict[str, Any] = {}  # the same models, without low-rank additions
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read the message of one connection and answer it."""
-        answer: Any = {}
-        with contextlib.suppress(ConnectionError):
-            words, headers, said = await wire.read_message(reader)
-            given = headers.get("authorization", "").removeprefix("Bearer ")
-            if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
-                status = wire.UNAUTHORIZED
-            else:
-                status, answer = await self._answer(words[1], said)
-            writer.write(wire.message(f"HTTP/1.1 {status} -", answer))
-            await writer.drain()
-        writer.close()
+    async def answer(self, asked: Asked) -> bytes:
+        """The answer to a message."""
+        return answer_bytes(*await self._answer(asked.target, asked.body))
 
     async def _answer(self, path: str, said: dict[str, Any]) -> tuple[int, Any]:
         messages = (self.state, self.serve, self.publish, self.generate, self.fork, self.dismiss)
@@ -131,12 +123,23 @@ class EngineServer:
         return self.folder / name
 
 
-async def listen(server: EngineServer, host: str, port: int) -> None:
+def streams(server: EngineServer, secret: str) -> Streams:
+    """The server that gives the engine process its messages."""
+    limits = Limits(head_bytes=wire.LARGEST_HEAD, body_bytes=wire.LARGEST_BODY)
+
+    async def answer(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await made.send(writer, await server.answer(asked))
+
+    made = Streams(answer, Rules(secret=secret, limits=limits))
+    return made
+
+
+async def listen(server: EngineServer, listening: socket.socket, secret: str) -> None:
     """Answer messages until the process ends. The first line of output is JSON with the port."""
-    listening = await asyncio.start_server(server.answer, host, port, limit=wire.LARGEST_HEAD)
-    print(json.dumps({"port": listening.sockets[0].getsockname()[1]}), flush=True)
-    async with listening:
-        await listening.serve_forever()
+    serving = await streams(server, secret).start(listening)
+    print(json.dumps({"port": listening.getsockname()[1]}), flush=True)
+    async with serving:
+        await serving.serve_forever()
 
 
 def _end_with_parent() -> None:
@@ -144,34 +147,31 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
 def main() -> None:
     """Run the engine process from the command line."""
     parser = argparse.ArgumentParser(prog="python -m palaestra.engines.serve")
     parser.add_argument("--folder", type=Path, required=True, help="clients write weights into it")
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--port", type=int, default=8760, help="0: any free port")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="threads of torch; the generated numbers depend on it")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
     parser.add_argument("options", nargs="*", help="options of the in-process engine, such as max_sessions=256")
-    given, token = parser.parse_args(), os.environ.get(wire.TOKEN, "")
-    if not token and not _is_loopback(given.host):
-        parser.error(f"--host {given.host} opens it to other machines. Set {wire.TOKEN} to a secret that clients know.")
+    given = parser.parse_args()
+    try:
+        secret = secret_in(wire.TOKEN)
+        listening = bound(given.host, given.port, secret=secret, variable=wire.TOKEN)
+    except PalaestraError as error:
+        sys.exit(str(error))
     if given.threads is not None:
         torch.set_num_threads(given.threads)
     if given.with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     given.folder.mkdir(parents=True, exist_ok=True)
     options = {name: value for name, _, value in (word.partition("=") for word in given.options)}
-    server = EngineServer(given.folder, device=given.device, token=token, options=options)
+    server = EngineServer(given.folder, device=given.device, options=options)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(listen(server, given.host, given.port))
+        asyncio.run(listen(server, listening, secret))
 
 
 if __name__ == "__main__":

@@ -46,18 +46,18 @@ ERRORS = {kind.__name__: kind for kind in (EpisodeFailure, ContractError, Unknow
 
 
 # ---- messages ---------------------------------------------------------------------------------------------
-def message(first: str, body: Any, *, token: str = "") -> bytes:
-    """An HTTP message: its first line, a few headers and a JSON body."""
+def message(path: str, body: Any, *, host: str, token: str = "") -> bytes:
+    """A message for the process at this host: a request of HTTP with a JSON body."""
     content = json.dumps(body, separators=(",", ":")).encode()
     secret = f"Authorization: Bearer {token}\r\n" if token else ""
-    head = f"{first}\r\nHost: engine\r\n{secret}Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + content
+    lines = f"Host: {host}\r\n{secret}Content-Length: {len(content)}\r\nConnection: close\r\n"
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + content
 
 
-async def read_message(reader: asyncio.StreamReader) -> tuple[list[str], dict[str, str], Any]:
-    """The words of the first line, the headers with names in lower case, and the JSON body.
+async def read_answer(reader: asyncio.StreamReader) -> tuple[list[str], dict[str, str], Any]:
+    """An answer: the words of the first line, the headers with names in lower case, and the JSON body.
 
-    Raises: ConnectionError, if the connection ends, or if what arrives is not such a message.
+    Raises: ConnectionError, if the connection ends, or if what arrives is no such answer.
     """
     try:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
@@ -66,7 +66,7 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[list[str], dict[st
         if length > LARGEST_BODY:
             raise ConnectionError(f"a message of {length} bytes; at most {LARGEST_BODY} are read")
         return first.split(), headers, json.loads(await reader.readexactly(length) or b"{}")
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, RecursionError) as error:
         raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
 
@@ -108,6 +108,8 @@ def _rule_of(said: Any) -> Any:
             where="engine process", what=f"the rule `{name}` for temperatures is not a part of Palaestra."
         )
     made = getattr(importlib.import_module(module), name)
+    if not (isinstance(made, type) and is_dataclass(made)):  # else a message could call any function
+        raise ContractError(where="engine process", what=f"`{name}` is no rule for temperatures.")
     return made(**{key: _rule_of(value) for key, value in said.items() if key != "class"})
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from palaestra.gateway.backend import Backend, Event
@@ -20,14 +17,12 @@ from palaestra.gateway.bodies import (
     model_of,
     models_of,
 )
-from palaestra.gateway.faults import Refusal, failed
-from palaestra.gateway.limits import Places, ServerLimits, over_time, too_large
+from palaestra.gateway.faults import failed
+from palaestra.gateway.limits import Places, ServerLimits, over_time
 from palaestra.gateway.replies import Delta, Reply
 from palaestra.gateway.requests import chat_body, completion_body
-
-NONE: Mapping[str, str] = MappingProxyType({})
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+from palaestra.serving.asgi import NONE, Receive, Send, send_bytes
+from palaestra.serving.rules import Refusal, json_of
 
 
 class World(Protocol):
@@ -65,19 +60,18 @@ class Single(Backends):
         raise Refusal("there is no such address.", status=404)
 
 
-def make_app(backends: Backends, *, limits: ServerLimits, prefix: str = "", token: str = "") -> Any:
-    """The application, for uvicorn.
+def make_app(backends: Backends, *, limits: ServerLimits, prefix: str = "") -> Any:
+    """The application, for `palaestra.serving.asgi`, which checks secrets and bodies.
 
     Args:
         prefix: of all addresses; `/s/{key}` where they have a key.
-        token: a secret that every request must have, but those for `/health`; "": none.
 
     Raises: ImportError, without fastapi.
     """
     from fastapi import FastAPI, Request
 
     app = FastAPI(title="Palaestra", docs_url=None, redoc_url=None, openapi_url=None)
-    gateway = _Gateway(backends, limits, token)
+    gateway = _Gateway(backends, limits)
 
     def answering(path: str) -> Callable[[Request], Awaitable[Any]]:
         async def answer(request: Request) -> Any:
@@ -107,34 +101,9 @@ ADDRESSES = {HEALTH: "GET", MODELS: "GET", MODEL: "GET", CHAT: "POST", COMPLETIO
 class _Gateway:
     """Answers requests."""
 
-    def __init__(self, backends: Backends, limits: ServerLimits, token: str) -> None:
-        self.backends, self.limits, self._token = backends, limits, token
+    def __init__(self, backends: Backends, limits: ServerLimits) -> None:
+        self.backends, self.limits = backends, limits
         self.places = Places(limits)
-
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Raises: Refusal, for a request without the secret."""
-        given = headers.get("authorization", "").removeprefix("Bearer ")
-        if self._token and not secrets.compare_digest(given.encode(), self._token.encode()):
-            raise Refusal("the request has not the server's key.", status=401, code="invalid_api_key")
-
-    async def body(self, request: Any) -> Any:
-        """The JSON value of a request. Raises: Refusal."""
-        most, pieces, size = self.limits.body_bytes, [], 0
-        if int(request.headers.get("content-length") or 0) > most:
-            raise too_large(most)
-        try:
-            async with asyncio.timeout(self.limits.seconds):
-                async for piece in request.stream():
-                    size += len(piece)
-                    if size > most:
-                        raise too_large(most)
-                    pieces.append(piece)
-        except TimeoutError:
-            raise over_time(self.limits.seconds) from None
-        try:
-            return json.loads(b"".join(pieces))
-        except (ValueError, RecursionError) as error:
-            raise Refusal(f"the body is no JSON: {error}.", code="invalid_json") from None
 
 
 class _Answer:
@@ -167,7 +136,6 @@ class _Answer:
         if path == HEALTH:
             await _send_whole(send, {"status": "ok", **_load(gateway.places)})
             return
-        gateway.check(request.headers)
         key = request.path_params.get("key", "")
         backend = gateway.backends.backend(key)
         if path == MODELS:
@@ -178,7 +146,7 @@ class _Answer:
                 raise Refusal(f"there is no model {name!r}.", status=404, code="model_not_found")
             await _send_whole(send, model_of(name))
         else:
-            given = await gateway.body(request)
+            given = json_of(await request.body())
             await _until_gone(receive, self._work(key, backend, given, send))
 
     async def _work(self, key: str, backend: Backend, given: Any, send: Send) -> None:
@@ -264,11 +232,7 @@ async def _left(receive: Receive) -> None:
 async def _send_whole(
     send: Send, body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] = NONE
 ) -> None:
-    content = as_json(body)
-    named = {"content-type": "application/json", "content-length": str(len(content)), **headers}
-    lines = [(name.encode(), value.encode()) for name, value in named.items()]
-    await send({"type": "http.response.start", "status": status, "headers": lines})
-    await send({"type": "http.response.body", "body": content})
+    await send_bytes(send, as_json(body), status, headers)
 
 
 def _load(places: Places) -> dict[str, int]:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from palaestra.gateway.faults import Refusal, failed
+from palaestra.gateway.faults import failed
 from palaestra.gateway.replies import Delta, Reply, new_id
+from palaestra.serving.rules import Refusal
 
 DONE = b"data: [DONE]\n\n"
 Body = dict[str, Any]

@@ -25,7 +25,7 @@ from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.gateway.backend import Backend, Event
-from palaestra.gateway.faults import Refusal, failed, too_long
+from palaestra.gateway.faults import failed, too_long
 from palaestra.gateway.loops import across
 from palaestra.gateway.messages import Said, digests, for_template, read_messages
 from palaestra.gateway.replies import Reading, Reply
@@ -33,6 +33,7 @@ from palaestra.gateway.requests import ChatBody, CompletionBody
 from palaestra.policies.language_sampler import LanguageSession
 from palaestra.rollout.episode import Agent, Episode
 from palaestra.rollout.limits import LimitReached
+from palaestra.serving.rules import Refusal
 
 NONE = np.zeros(0, np.int32)
 Tools = Sequence[Mapping[str, Any]]

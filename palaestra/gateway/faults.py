@@ -2,44 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-INVALID = "invalid_request_error"
-
-
-class Refusal(Exception):
-    """A request that gets no reply.
-
-    Args:
-        status: of the HTTP answer. message: what is wrong, and what to do.
-        code: a word that programs can compare. param: the key of the request that is wrong.
-        kind: the class of the error, `type` in the body.
-        wait: seconds after which the client may ask again; None: asking again does not help.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        code: str | None = None,
-        param: str | None = None,
-        kind: str = INVALID,
-        wait: int | None = None,
-    ) -> None:
-        self.status, self.message, self.code, self.param, self.kind = status, message, code, param, kind
-        self.wait = wait
-        super().__init__(message)
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The body of the answer."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Further headers of the answer."""
-        return {} if self.wait is None else {"retry-after": str(self.wait)}
+from palaestra.serving.rules import Refusal
 
 
 def too_long(prompt: int, wanted: int | None, context: int) -> Refusal:

@@ -13,12 +13,13 @@ from typing import Any
 
 from palaestra.gateway.app import Backends, make_app
 from palaestra.gateway.chats import EpisodeChats
-from palaestra.gateway.faults import Refusal
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.loops import LoopThread
-from palaestra.gateway.server import address_of, bound, uvicorn_server
+from palaestra.gateway.server import rules_of
+from palaestra.serving.addresses import LOOPBACK, address_of, bound
+from palaestra.serving.asgi import begin, uvicorn_server
+from palaestra.serving.rules import Refusal
 
-LOOPBACK = "127.0.0.1"
 IDLE_S = 5.0  # without an episode for so long, the server ends
 TICK_S = 0.2
 LIMITS = ServerLimits(running=4096, waiting=4096, seconds=3600.0)
@@ -68,13 +69,13 @@ class Gate(Backends):
 
     def _start(self) -> str:
         listening = bound(LOOPBACK, 0)
-        server = uvicorn_server(make_app(self, limits=LIMITS, prefix="/s/{key}"))
+        server = uvicorn_server(make_app(self, limits=LIMITS, prefix="/s/{key}"), rules_of(LIMITS))
         thread = LoopThread("palaestra gateway")
         asyncio.run_coroutine_threadsafe(self._run(server, listening), thread.loop)
         return address_of(listening)
 
     async def _run(self, server: Any, listening: Any) -> None:
-        serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+        serving = await begin(server, listening)
         while not self._idle():
             await asyncio.sleep(TICK_S)
         server.should_exit = True

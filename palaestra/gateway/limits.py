@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from palaestra.gateway.faults import Refusal
-
-MIB = 2**20
+from palaestra.serving.rules import BODY_S, MIB, Limits, Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +23,14 @@ class ServerLimits:
     waiting: int = 1024
     body_bytes: int = 16 * MIB
     seconds: float = 600.0
+
+    def of_connections(self) -> Limits:
+        """The limits of connections and of what arrives on them. A few more than requests may be open: idle ones."""
+        return Limits(
+            connections=2 * (self.running + self.waiting),
+            body_bytes=self.body_bytes,
+            body_s=min(self.seconds, BODY_S),
+        )
 
 
 class Places:
@@ -67,8 +73,3 @@ def over_time(seconds: float) -> Refusal:
         code="timeout",
         kind="server_error",
     )
-
-
-def too_large(most: int) -> Refusal:
-    """The refusal of a body that is too large."""
-    return Refusal(f"the body has more than {most} bytes.", status=413, code="request_too_large")

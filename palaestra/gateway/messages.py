@@ -11,7 +11,7 @@ from typing import Any
 from palaestra.chat import ChatRenderer
 from palaestra.chat.template_tools import call_in_words, message_of, result_of, without_results
 from palaestra.data import ToolCall
-from palaestra.gateway.faults import Refusal
+from palaestra.serving.rules import Refusal
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 Given = Mapping[str, Any]

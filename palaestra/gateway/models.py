@@ -19,11 +19,12 @@ from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Engine, Request
 from palaestra.errors import PalaestraError
 from palaestra.gateway.backend import Backend, Event
-from palaestra.gateway.faults import Refusal, failed, too_long
+from palaestra.gateway.faults import failed, too_long
 from palaestra.gateway.loops import LoopThread, across
 from palaestra.gateway.messages import Said, for_template, read_messages
 from palaestra.gateway.replies import Incoming, Reading
 from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, Sampled
+from palaestra.serving.rules import Refusal
 
 # Tokens that are asked of the engine at once. Fewer: smoother streams. More: less work between two forward passes.
 PIECE = 2

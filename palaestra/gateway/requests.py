@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 from pydantic import BaseModel, Field
 
-from palaestra.gateway.faults import Refusal
+from palaestra.serving.rules import Refusal
 
 MOST_CHOICES, MOST_STOPS = 64, 16
 Text = Annotated[str, Field(min_length=1)]

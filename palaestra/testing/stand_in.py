@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import sys
 import threading
 from collections import deque
@@ -33,6 +32,9 @@ from palaestra.engines import InProcessEngine, wire
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.adapters import load_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm
+from palaestra.serving.addresses import LOOPBACK, bound
+from palaestra.serving.rules import Limits, Rules
+from palaestra.serving.streams import Asked, Streams, answer_bytes
 
 KINDS = ("vllm", "sglang")
 FAULTS = ("hang", "freeze", "drop", "garbage", "error", "busy", "die")
@@ -43,7 +45,7 @@ RESERVED = 6  # ids of the context that SGLang keeps for itself
 Answer = tuple[int, Any]
 
 
-class _Dropped(Exception):
+class _Dropped(ConnectionError):
     """The connection ends without an answer."""
 
 
@@ -106,7 +108,7 @@ class StandIn:
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{LOOPBACK}:{self.port}"
 
     def __enter__(self) -> StandIn:
         self.start()
@@ -138,30 +140,25 @@ class StandIn:
         """Serve until `kill`. `told` is called with the port when it is known, before the model is loaded."""
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
-        self._writers: set[asyncio.StreamWriter] = set()
+        limits = Limits(head_bytes=wire.LARGEST_HEAD, body_bytes=wire.LARGEST_BODY)
+        self._streams = Streams(self._connected, Rules(secret=self.key, limits=limits))
         self._running: list[_Running] = []
-        with socket.socket() as place:
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            place.bind(("127.0.0.1", self.port))
+        with bound(LOOPBACK, self.port, listens=False) as place:
             self.port = place.getsockname()[1]
             self._starting = True
             early = self.kind == "sglang"  # it listens early and says that it is not ready
-            server = await self._listening(place) if early else None
+            server = await self._streams.start(place) if early else None
             told(self.port)
             await asyncio.sleep(self.slow_start)
             if not self._models:
                 self._load()
             self._starting = False
-            server = server or await self._listening(place)
+            server = server or await self._streams.start(place)
             async with server:
                 await server.serve_forever()
 
-    async def _listening(self, place: socket.socket) -> asyncio.Server:
-        return await asyncio.start_server(self._connected, sock=place, limit=wire.LARGEST_HEAD)
-
     def _close(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
+        self._streams.cut()
         if self._main is not None:
             self._main.cancel()
 
@@ -174,28 +171,18 @@ class StandIn:
         self._count, self._paused, self._asleep, self._frozen = 0, False, False, False
 
     # ---- messages ---------------------------------------------------------------------------------------------
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    async def _connected(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering = asyncio.create_task(self._answer(asked.method, urlsplit(asked.target), asked.body))
+        leaving = asyncio.create_task(_left(reader))  # a client that leaves does not want its answer
         try:
-            words, headers, said = await wire.read_message(reader)
-            answering = asyncio.create_task(self._answer(words[0], urlsplit(words[1]), headers, said))
-            leaving = asyncio.create_task(reader.read(1))  # a client that leaves does not want its answer
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
-                status, answer = answering.result()
-                writer.write(wire.message(f"HTTP/1.1 {status} -", answer))
-                await writer.drain()
+                await self._streams.send(writer, answer_bytes(*answering.result()))
+        finally:
             answering.cancel()
             leaving.cancel()
-        except (ConnectionError, _Dropped):
-            writer.transport.abort()
-        finally:
-            self._writers.discard(writer)
-            writer.close()
 
-    async def _answer(self, method: str, place: Any, headers: dict[str, str], said: Any) -> Answer:
-        if self.key and headers.get("authorization") != f"Bearer {self.key}":
-            return 401, {"error": "Unauthorized"}
+    async def _answer(self, method: str, place: Any, said: Any) -> Answer:
         if self._starting:
             return 503, {}
         while self._frozen:  # it takes connections and answers nothing
@@ -522,6 +509,12 @@ class StandIn:
     async def _wake(self, said: Any) -> Answer:
         self._asleep = False
         return 200, {"status": "awake"}
+
+
+async def _left(reader: asyncio.StreamReader) -> None:
+    """Wait until the client leaves. What it sends after its request is not read."""
+    while await reader.read(4096):
+        pass
 
 
 def _spans(starts: list[tuple[str, int]], count: int) -> list[dict[str, Any]]:

@@ -36,7 +36,8 @@ if not pytestmark.args[0]:
     import openai
 
     from palaestra.commands import serve
-    from palaestra.gateway.server import TOKEN, is_loopback
+    from palaestra.gateway.server import TOKEN
+    from palaestra.serving.addresses import is_loopback
     from tests.chat.conversations import policy_of
 
 OPTIONS: dict[str, Any] = {
@@ -122,7 +123,7 @@ def served(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     """What the command would serve: its application, and its first line."""
     made: dict[str, Any] = {}
 
-    def instead(app: Any, listening: Any, *, ready: Any) -> None:
+    def instead(app: Any, rules: Any, listening: Any, *, ready: Any) -> None:
         made["app"] = app
         capsys.readouterr()
         ready()

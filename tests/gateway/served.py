@@ -18,7 +18,9 @@ from palaestra.gateway.app import Single, make_app
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.loops import LoopThread
 from palaestra.gateway.models import ServedModel, ServedModels
-from palaestra.gateway.server import address_of, bound, uvicorn_server
+from palaestra.gateway.server import rules_of
+from palaestra.serving.addresses import address_of, bound
+from palaestra.serving.asgi import uvicorn_server
 
 Say = Callable[[str], str | np.ndarray]
 NONE = np.zeros(0, np.int32)
@@ -86,7 +88,8 @@ def serving(
     """A context with the address of a server for this model."""
     backend, thread = ServedModels({name: model}), LoopThread("served")
     listening = bound("127.0.0.1", 0)
-    server = uvicorn_server(make_app(Single(backend), limits=limits or ServerLimits(), token=token))
+    allowed = limits or ServerLimits()
+    server = uvicorn_server(make_app(Single(backend), limits=allowed), rules_of(allowed, secret=token))
     done = asyncio.run_coroutine_threadsafe(server.serve(sockets=[listening]), thread.loop)
     try:
         yield address_of(listening)

@@ -39,7 +39,7 @@ pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
 if not pytestmark.args[0]:
     from palaestra.gateway import gate
     from palaestra.gateway.program import outside_agent
-    from palaestra.gateway.server import address_of
+    from palaestra.serving.addresses import address_of
     from tests.chat.conversations import Recorder, find, policy_of
     from tests.gateway.served import Scripted, engine_of
     from tests.gateway.some_agents import COMMAND

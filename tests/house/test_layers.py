@@ -1,7 +1,7 @@
 """Layers: (1) imports go only downwards and never between rooms of one line (contracts in pyproject.toml);
 (2) no import inside a function, except of an optional extra and of what few need and all would wait for; (3) an extra
 that a message names exists; (4) something imports each package that pyproject.toml names, and `make develop` installs
-all extras: a test that is skipped there runs nowhere; (5) constraints.txt names the version of each.
+all extras: a test that is skipped there runs nowhere.
 """
 
 from __future__ import annotations
@@ -93,13 +93,6 @@ def test_a_package_that_nothing_imports_is_found() -> None:  # rule 4
     code = 'import json\n    from yaml import load\nimport_module("mcp.client")\nenv: str = "mpe2.spread"\n# ray.\n'
     modules = import_names(["json>=1", "pyyaml", "mcp>=2.0,<3", "mpe2", "ray[default]>=2", "wandb"])
     assert never_imported(modules, code) == ["ray", "wandb"]
-
-
-def test_constraints_name_every_package() -> None:  # rule 5
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-").splitlines()
-    pinned = {line.partition("==")[0] for line in lines if "==" in line}
-    wanted = [*project()["project"]["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
-    assert not {re.split(r"[<>=\[; ]", line)[0].lower().replace("_", "-") for line in wanted} - pinned
 
 
 def test_late_imports_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

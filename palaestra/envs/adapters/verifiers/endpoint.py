@@ -11,10 +11,14 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from palaestra.serving.addresses import LOOPBACK, address_of, bound
+from palaestra.serving.asgi import Receive, Send, begin, send_json, uvicorn_server
+from palaestra.serving.rules import Limits, Refusal, Rules, json_of
+
 MODEL = "policy"
 SESSION = "X-Session-ID"  # verifiers sends the id of the trace under this name
 TOKEN = "X-Palaestra-Token"
-LOOPBACK = "127.0.0.1"
+PATH = "/v1/chat/completions"
 MOST_BYTES = 1 << 30  # of a request; verifiers itself takes as much
 Asked = Callable[[str, Mapping[str, Any]], "asyncio.Future[dict[str, Any]] | None"]
 
@@ -31,41 +35,56 @@ class Endpoint:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._runner: Any = None
+        self._server: Any = None
+        self._serving: asyncio.Future[None] | None = None
         self._started = asyncio.Lock()
         self.url = ""
         self.headers = {TOKEN: secrets.token_urlsafe(24)}
 
     async def start(self) -> None:
         """Listen, if it does not yet."""
-        from aiohttp import web
-
         async with self._started:
-            if self._runner is not None:
+            if self._serving is not None:
                 return
             _without_proxy()
-            app = web.Application(client_max_size=MOST_BYTES)
-            app.router.add_post("/v1/chat/completions", self._complete)
-            self._runner = web.AppRunner(app, access_log=None)
-            await self._runner.setup()
-            await web.TCPSite(self._runner, LOOPBACK, 0).start()
-            self.url = f"http://{LOOPBACK}:{self._runner.addresses[0][1]}/v1"
+            self._listening = bound(LOOPBACK, 0)
+            rules = Rules(secret=self.headers[TOKEN], header=TOKEN.lower(), limits=Limits(body_bytes=MOST_BYTES))
+            self._server = uvicorn_server(self._answer, rules)
+            self._serving = await begin(self._server, self._listening)
+            self.url = f"{address_of(self._listening)}/v1"
 
-    async def _complete(self, request: Any) -> Any:
-        from aiohttp import web
+    async def stop(self) -> None:
+        """End the server. Requests in progress have a few seconds to end."""
+        if self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._listening.close()
+            self._serving = None
 
-        if not secrets.compare_digest(request.headers.get(TOKEN, ""), self.headers[TOKEN]):
-            return web.json_response({"error": {"message": "the token is missing or wrong"}}, status=401)
-        answer = self._asked(request.headers.get(SESSION, ""), await request.json())
-        if answer is None:
-            return web.json_response({"error": {"message": "no episode is played in this session"}}, status=404)
+    async def _answer(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request. Called by uvicorn."""
         try:
-            message = await answer
+            if (scope["method"], scope["path"]) != ("POST", PATH):
+                raise Refusal("there is no such address.", status=404)
+            body = json_of((await receive())["body"])
+            session = dict(scope["headers"]).get(SESSION.lower().encode(), b"").decode("latin-1")
+            await send_json(send, _completion(await self._message(session, body)))
+        except Refusal as refusal:
+            await send_json(send, refusal.body, refusal.status)
+
+    async def _message(self, session: str, body: Any) -> Mapping[str, Any]:
+        """The assistant's message. Raises: Refusal."""
+        if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
+            raise Refusal("the body has no list of messages.", param="messages")
+        answer = self._asked(session, body)
+        if answer is None:
+            raise Refusal("no episode is played in this session.", status=404)
+        try:
+            return await answer
         except asyncio.CancelledError:
             if not answer.cancelled():
                 raise
-            return web.json_response({"error": {"message": "the episode was abandoned"}}, status=503)
-        return web.json_response(_completion(message))
+            raise Refusal("the episode was abandoned.", status=503) from None
 
 
 def _completion(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What all servers share: addresses and secrets, the rules for requests, and how connections begin and end."""

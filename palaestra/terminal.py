@@ -42,7 +42,8 @@ def make_ready() -> None:
         except OSError:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, so this one
             os.set_inheritable(opened, True)
-    for name, mode, errors in (("stdin", "r", "replace"), ("stdout", "w", "replace"), ("stderr", "w", "backslashreplace")):
+    streams = (("stdin", "r", "replace"), ("stdout", "w", "replace"), ("stderr", "w", "backslashreplace"))
+    for name, mode, errors in streams:
         if getattr(sys, name) is None:  # it was closed when Python started
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program
         with suppress(AttributeError, OSError):

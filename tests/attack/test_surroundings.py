@@ -148,7 +148,7 @@ def test_1_report(tmp_path: Path, trials: Trials) -> None:
 
 
 # ---- names of folders -------------------------------------------------------------------------------------
-NAMES = ("a b", "a #1", "a: b", "[x]", "{x}", "12", "*x", "!x", "it's \"q\"", "é 漢", "two\nlines", "'q'", "null")
+NAMES = ("a b", "a #1", "a: b", "[x]", "{x}", "12", "*x", "!x", 'it\'s "q"', "é 漢", "two\nlines", "'q'", "null")
 
 
 @NAMED

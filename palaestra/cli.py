@@ -19,7 +19,7 @@ import typer
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError
 from palaestra.interruption import Stopped, exits_refused, stoppable
-from palaestra.terminal import is_gone, make_ready, output_fault, reader_is_gone, say, visible
+from palaestra.terminal import is_gone, make_ready, no_room, output_fault, reader_is_gone, say, visible
 from palaestra.trust import trusting
 
 app = typer.Typer(
@@ -328,7 +328,9 @@ def _run() -> int:
 
 def _of_output(error: Exception) -> str | None:
     """The message for an error of the standard output, such as a full disk; None, if the error comes from elsewhere."""
-    fault = output_fault() if isinstance(error, OSError) else None
+    if not isinstance(error, OSError):
+        return None
+    fault = output_fault() or (error if no_room(error) else None)
     return None if fault is None else f"standard output\n\n  it cannot be written: {fault.strerror}."
 
 

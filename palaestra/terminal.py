@@ -92,3 +92,8 @@ def output_fault() -> OSError | None:
 def is_gone(error: OSError) -> bool:
     """Whether an error of an output says that its reader is gone."""
     return error.errno == errno.EPIPE
+
+
+def no_room(error: OSError) -> bool:
+    """Whether an output that has no name, such as the standard output, has no room. Files of runs have names."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

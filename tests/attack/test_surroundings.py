@@ -65,7 +65,7 @@ NAMED = promise(
 )
 OUTPUTS = promise(
     "A closed, full or missing output, or one in another encoding, breaks no command",
-    how="`palaestra … | head -1`, `> /dev/full`, `>&-`, ASCII",
+    how="a pipe to `head -1`, `> /dev/full`, `>&-`, ASCII",
     subject="surroundings",
 )
 COMPARED = promise(

@@ -94,7 +94,7 @@ def texts(file: Path) -> list[str]:
         for part in (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ():
             walk(part)
 
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_text(encoding="utf-8").split("\n")[:-1]:  # other line ends are text
         walk(json.loads(line))
     return found
 

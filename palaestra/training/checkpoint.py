@@ -7,6 +7,7 @@ of the iteration, so no random generator is saved.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,7 +84,7 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
         for name, module in state.modules:
             save_weights(_tensors(module), place / f"{name}.safetensors")
         for name, held in (*state.learners.items(), *state.others.items()):
-            torch.save(on_cpu(held.state_dict()), place / f"{name}.state.pt")
+            torch.save(unshared(on_cpu(held.state_dict())), place / f"{name}.state.pt")
         described = {
             name: {"version": policy.version, "architecture": policy.architecture()}
             | ({"weights": policy.source} if as_loaded(policy) else {})
@@ -96,6 +97,18 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
             content["panel"] = state.panel.state_dict()
         (place / STATE).write_text(json.dumps(content, sort_keys=True, indent=1))
     folder.keep_checkpoints(keep)
+
+
+def unshared(state: Any) -> Any:
+    """A state in containers of its own, whose equal texts are one object, so that equal states become equal bytes.
+
+    A file says which containers and texts are the same object. After `--resume` others are.
+    """
+    if type(state) is str:
+        return sys.intern(state)
+    if type(state) is dict:
+        return {unshared(key): unshared(value) for key, value in state.items()}
+    return type(state)(map(unshared, state)) if type(state) in (list, tuple) else state
 
 
 def give_slices(state: RunState) -> None:

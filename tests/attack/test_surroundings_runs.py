@@ -160,8 +160,9 @@ def test_1_another_user(plain: Path, tmp_path: Path) -> None:
 
     try:
         command = [sys.executable, "-c", "import numpy, palaestra"]
-        probe = subprocess.run(command, cwd=ROOT, preexec_fn=nobody, capture_output=True, check=False)
-        if probe.returncode:
+        try:
+            subprocess.run(command, cwd=ROOT, preexec_fn=nobody, capture_output=True, check=True)
+        except (PermissionError, subprocess.CalledProcessError):
             pytest.skip("another user cannot start this Python")
         around: dict[str, str | None] = {"HOME": "/nonexistent"}
         done = _run("train", place / "small.yaml", f"run={place / 'run'}", around=around, before=nobody)

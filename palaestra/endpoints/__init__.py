@@ -1,11 +1,9 @@
 """Chat models behind endpoints: how they are reached, what they are asked, and what they say, in two protocols."""
 
-from palaestra.endpoints.clients import VARIABLES, Endpoint, Style, endpoint_from, require_package
-from palaestra.endpoints.replies import PNG, Call, ChatRequest, Reply, ask, ask_async
+from palaestra.endpoints.clients import Endpoint, Style, endpoint_from, require_package
+from palaestra.endpoints.replies import Call, ChatRequest, Reply, ask, ask_async
 
 __all__ = [
-    "PNG",
-    "VARIABLES",
     "Call",
     "ChatRequest",
     "Endpoint",

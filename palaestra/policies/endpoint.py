@@ -23,18 +23,9 @@ from palaestra.chat.template_tools import call_in_words, in_words
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.interaction import FinishReason, ToolCall
 from palaestra.data.protocols import Policy, Response, Sampling, Session
-from palaestra.endpoints import (
-    PNG,
-    VARIABLES,
-    Call,
-    ChatRequest,
-    Endpoint,
-    Reply,
-    Style,
-    ask,
-    endpoint_from,
-    require_package,
-)
+from palaestra.endpoints import Call, ChatRequest, Endpoint, Reply, Style, ask, endpoint_from, require_package
+from palaestra.endpoints.clients import VARIABLES
+from palaestra.endpoints.replies import PNG
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.models.pictures import opened
 from palaestra.registry import Positive, PositiveInt, register

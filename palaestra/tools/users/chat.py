@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import pydantic
 
-from palaestra.endpoints import VARIABLES, ChatRequest, Style, ask_async, endpoint_from
+from palaestra.endpoints import ChatRequest, Style, ask_async, endpoint_from
+from palaestra.endpoints.clients import VARIABLES
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import NonNegative, Positive, Section
 from palaestra.tools.users.brief import STOP, Brief, Said

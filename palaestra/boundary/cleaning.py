@@ -233,7 +233,7 @@ def clean_observation(seen: Any, counts: Counts) -> Observation:
     if not isinstance(seen, Observation):
         raise _wrong("observation", seen, "an Observation")
     changed: dict[str, Any] = {}
-    for name in ("text", "state_key", "instruction"):
+    for name in ("text", "state_key", "instruction", "manual"):
         given = getattr(seen, name)
         if given is not None:
             if not isinstance(given, str):

@@ -39,6 +39,8 @@ class Observation:
         instruction: the task's instruction; contexts put it at the start of each segment.
         tools: the tools that the agent may call in its reply, each as `palaestra.tools.Tool.declaration` gives it. Chat
             templates declare them to the model where the role says `tools.native`.
+        manual: the part of `instruction` that explains `tools` and how to call them. It is left out where a chat
+            template declares the tools, since the template says this, too.
     """
 
     text: str | None = None
@@ -49,6 +51,7 @@ class Observation:
     state_key: str | None = None
     instruction: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
+    manual: str | None = None
 
     def __post_init__(self) -> None:
         found = np.asarray(self.image)

@@ -18,14 +18,16 @@ import numpy as np
 import pydantic
 
 from palaestra.chat import FullHistory, LatestOnly
+from palaestra.chat.places import PLACE, placed
 from palaestra.chat.template_tools import call_in_words, in_words
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.interaction import FinishReason, ToolCall
 from palaestra.data.protocols import Policy, Response, Sampling, Session
-from palaestra.endpoints import VARIABLES, Endpoint, Style, endpoint_from, require_package
+from palaestra.endpoints import Call, ChatRequest, Endpoint, Reply, Style, ask, endpoint_from, require_package
+from palaestra.endpoints.clients import VARIABLES
+from palaestra.endpoints.replies import PNG
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.models.pictures import opened
-from palaestra.policies.endpoint_styles import PNG, Call, Reply, ask
 from palaestra.registry import Positive, PositiveInt, register
 
 Messages = list[dict[str, Any]]
@@ -72,19 +74,12 @@ class EndpointPolicy(Policy):
             timeout_s: seconds for one reply.
             retries: further attempts after time-outs, full queues, faults of the server and lost connections.
             in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
-            pictures: send the image of an observation, as a PNG file in the message. The model must read images.
+            pictures: send the images of observations and of their messages, as PNG files. The model must read images.
 
         Raises: RecipeError, if the address is missing; MissingExtra, without openai or anthropic.
         """
-        address, secret = VARIABLES[style]
-        endpoint = endpoint_from(
-            url or address,
-            key or secret,
-            timeout_s=timeout_s,
-            retries=retries,
-            where=f"policies.{name}, endpoint",
-            style=style,
-        )
+        where = f"policies.{name}, endpoint"
+        endpoint = endpoint_from(url, key, timeout_s=timeout_s, retries=retries, where=where, style=style)
         self._open(name, endpoint, model=model, tools=tools, in_flight=in_flight, pictures=pictures)
 
     @classmethod
@@ -142,16 +137,17 @@ class EndpointPolicy(Policy):
 
     def _ask(self, messages: Messages, tools: Tools, sampling: Sampling, seed: int) -> Reply:
         where = f"policy {self.name}, model {self._model}"
+        asked = ChatRequest(
+            model=self._model,
+            messages=messages,
+            tools=tools,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            seed=seed,
+        )
         with self._endpoint.failures(boundary="engine", where=where, what="the endpoint gave no reply"):
-            said = ask(
-                self._client,
-                self._endpoint.style,
-                model=self._model,
-                messages=messages,
-                tools=tools,
-                sampling=sampling,
-                seed=seed,
-            )
+            said = ask(self._client, self._endpoint.style, asked)
         with self._lock:
             self.generated += said.tokens
         return said
@@ -218,25 +214,45 @@ class EndpointSession(Session):
         if observation.image is not None and self.policy.sends_pictures:
             if self.messages[-1]["role"] == "tool":  # a result has no images
                 self.messages.append({"role": "user", "content": ""})
-            self.messages[-1] = with_image(self.messages[-1], observation.image)
-        elif observation.image is not None and observation.text is None and not observation.messages:
-            raise EpisodeFailure(
-                boundary="environment",
-                where=f"policy {self.policy.name}",
-                what="an observation is an image without a text, and the policy sends no images.",
-                remedy=f"Set `policies.{self.policy.name}.policy.endpoint.pictures: true`, if the model reads images.",
-            )
+            self.messages[-1] = with_images(self.messages[-1], (observation.image,))
+        elif not self.policy.sends_pictures:
+            self._refuse_images(observation)
+
+    def _refuse_images(self, observation: Observation) -> None:
+        """Raises: EpisodeFailure, for an observation that cannot be read without its images, which are not sent."""
+        pictured = any(one.get("pictures") for one in observation.messages or ())
+        if observation.text is not None or not (observation.image is not None or pictured):
+            return
+        has = "has images in its messages" if observation.messages else "is an image without a text"
+        raise EpisodeFailure(
+            boundary="environment",
+            where=f"policy {self.policy.name}",
+            what=f"an observation {has}, and the policy sends no images.",
+            remedy=f"Set `policies.{self.policy.name}.policy.endpoint.pictures: true`, if the model reads images.",
+        )
+
+    def _message(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A message of an observation, with its images at their places if the policy sends images."""
+        plain = {"role": given["role"], "content": str(given["content"])}
+        pictures = given.get("pictures", ())
+        if not pictures:
+            return plain
+        if not self.policy.sends_pictures:
+            return {**plain, "content": plain["content"].replace(PLACE, "")}
+        return with_images({**plain, "content": placed(given)}, pictures)
 
     def _turn(self, observation: Observation) -> Messages:
         """The messages of an observation. If calls wait for results, it begins with these."""
-        given = [{"role": one["role"], "content": one["content"]} for one in observation.messages or ()]
+        given = [self._message(one) for one in observation.messages or ()]
         results = [one["content"] for one in given if one["role"] == "tool"]
         plain = [{"role": "user", "content": observation.text or ""}]
         if not self.waiting:  # a result without a call of the protocol is a text
             return plain if results or not given else given
         rest = [one for one in given if one["role"] != "tool"]
         if not results and [one["role"] for one in rest] in ([], ["user"]):  # the environment has answered the calls
-            results, rest = [*[NO_RESULT] * (len(self.waiting) - 1), (rest or plain)[0]["content"]], []
+            text, images = _apart((rest or plain)[0]["content"])
+            results = [*[NO_RESULT] * (len(self.waiting) - 1), text]
+            rest = [{"role": "user", "content": images}] if images else []  # a result has no images
         results += [results[0] if results else NO_RESULT] * (len(self.waiting) - len(results))
         pairs = zip(self.waiting, results, strict=False)
         return [*({"role": "tool", "tool_call_id": number, "content": text} for number, text in pairs), *rest]
@@ -257,10 +273,30 @@ def _in_words(call: Call) -> str:
     return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
 
 
-def with_image(message: Mapping[str, Any], image: np.ndarray) -> dict[str, Any]:
-    """A message with an image before its text, as a data URL of a PNG file."""
+def _apart(content: str | list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a content, and its images."""
+    if isinstance(content, str):
+        return content, []
+    text = "\n".join(one["text"] for one in content if one["type"] == "text")
+    return text, [one for one in content if one["type"] != "text"]
+
+
+def with_images(message: Mapping[str, Any], images: Sequence[np.ndarray]) -> dict[str, Any]:
+    """A message with images as parts of its content. They stand at the places of its text, and else before it."""
+    content = message["content"]
+    parts: Messages = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    text = content if isinstance(content, str) else ""
+    if text.count(PLACE) != len(images):
+        return {**message, "content": [*map(_part, images), *(one for one in parts if one.get("text") != "")]}
+    before, *after = text.split(PLACE)
+    pieces: Messages = [{"type": "text", "text": before}]
+    for image, words in zip(images, after, strict=True):
+        pieces += [_part(image), {"type": "text", "text": words}]
+    return {**message, "content": [one for one in pieces if one.get("text") != ""]}
+
+
+def _part(image: np.ndarray) -> dict[str, Any]:
+    """An image as a data URL of a PNG file."""
     file = BytesIO()
     opened(image).save(file, format="PNG")
-    url = f"{PNG}{base64.b64encode(file.getvalue()).decode()}"
-    words = [{"type": "text", "text": message["content"]}] if message["content"] else []
-    return {**message, "content": [{"type": "image_url", "image_url": {"url": url}}, *words]}
+    return {"type": "image_url", "image_url": {"url": f"{PNG}{base64.b64encode(file.getvalue()).decode()}"}}

@@ -333,15 +333,21 @@ def refuse_hidden_tools(role: Role, agent: str, shown: Observation, rules: str |
 
 
 def declared(observation: Observation, tools: AgentTools | None, *, first: bool) -> Observation:
-    """The observation with the tools that the chat template declares.
+    """The observation with the tools that the chat template declares. Then it needs no manual of the tools in words.
 
     Args:
         tools: of the agent. first: the observation begins the conversation, which reads the tools there.
     """
     if tools is not None and tools.native:
         tools.acts = tools.acts if observation.tools is None else tuple(observation.tools)
-        return replace(observation, tools=(tools.declarations or None) if first else None)
+        given = (tools.declarations or None) if first else None
+        return replace(observation, tools=given, instruction=_without_manual(observation), manual=None)
     return observation if observation.tools is None else replace(observation, tools=None)
+
+
+def _without_manual(observation: Observation) -> str | None:
+    told, manual = observation.instruction, observation.manual
+    return told if told is None or not manual else told.replace(manual, "").strip() or None
 
 
 def tools_of(role: Role, roles: Mapping[str, Role], *, earlier: AgentTools | None = None) -> AgentTools | None:

@@ -210,6 +210,7 @@ def _observation_to_json(observation: Observation) -> dict[str, Any]:
         state_key=observation.state_key,
         instruction=observation.instruction,
         tools=_encode(observation.tools),
+        manual=observation.manual,
     )
 
 

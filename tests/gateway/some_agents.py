@@ -7,8 +7,10 @@ import random
 import time
 from typing import Any
 
+import httpx
 import openai
 
+POOL = httpx.Client(timeout=120, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None))
 FIND: Any = {
     "type": "function",
     "function": {
@@ -188,3 +190,27 @@ def impatient(prompt: str, base_url: str) -> str:
     except openai.APITimeoutError:
         return three_turns(f"{prompt} again", base_url)
     return "none"
+
+
+def disorderly(prompt: str, base_url: str, seed: int) -> str:
+    """A chat of three turns, with requests between them that are broken, too large, at a wrong address, or left."""
+    url, draw = f"{base_url}/chat/completions", random.Random(seed)
+    messages: list[Any] = [{"role": "user", "content": prompt}]
+    for turn in range(1, 4):
+        what = draw.randrange(5)
+        if what == 0:
+            assert POOL.post(url, content=b'{"messages": [').status_code == 400
+        elif what == 1:
+            assert POOL.post(url, json={"messages": [{"role": "user", "content": "x" * 60_000}]}).status_code == 413
+        elif what == 2:
+            assert POOL.post(url.replace("/s/", "/s/other"), json={"messages": messages}).status_code == 404
+        elif what == 3:
+            try:
+                POOL.post(url, json={"messages": [{"role": "user", "content": f"slow {prompt}"}]}, timeout=0.2)
+            except httpx.TimeoutException:
+                pass
+        answer = POOL.post(url, json={"messages": messages})
+        assert answer.status_code == 200, answer.text
+        messages.append({"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]})
+        messages.append({"role": "user", "content": f"{prompt} {turn}"})
+    return "\n".join(one["content"] for one in messages if one["role"] == "assistant")

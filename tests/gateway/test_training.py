@@ -1,7 +1,7 @@
 """A run whose episodes an outside agent plays: (1) the ids of its trajectories are those that the engine has read and
 answered, with the versions of the weights, and the policy learns from them; (2) a run with the same seed is the same;
-(3) an agent that fails sometimes does not end the run; (4) episodes go on while the policy learns; (5) the recipe of
-the package, and its agent.
+(3) an agent that fails sometimes does not end the run; (4) episodes go on while the policy learns; (5) the recipes of
+the package, and their agents, of which two are those of other libraries.
 """
 
 from __future__ import annotations
@@ -135,9 +135,12 @@ def test_while_the_policy_learns(folder: Path, episodes: list[Trajectory]) -> No
     assert {step.version for one in episodes for step in one.steps} >= {0, 1}
 
 
-def test_the_recipe(smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 5
+@pytest.mark.parametrize("name", ["outside-agent", "outside-agent-pydantic-ai", "outside-agent-smolagents"])
+def test_the_recipes(name: str, smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 5
+    if name != "outside-agent":
+        pytest.importorskip(name.removeprefix("outside-agent-").replace("-", "_"))
     model = f"policies.main.policy.language.model={smollm2}"
-    found = load(["models/outside-agent.yaml"], [f"run={tmp_path / 'run'}", model], smoke=True)
+    found = load([f"models/{name}.yaml"], [f"run={tmp_path / 'run'}", model], smoke=True)
     train(found.settings, recipe=found.to_json(), quiet=True)
     assert episodes and not any(one.error for one in episodes)
     text = "".join(message["content"] for message in episodes[0].steps[0].observation.messages or ())

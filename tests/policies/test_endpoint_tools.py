@@ -3,21 +3,26 @@ its calls run, and results go back by their ids, in OpenAI's and in Anthropic's 
 answers, several calls, broken arguments and demonstrations keep every id answered; (3) Anthropic's protocol gets the
 system text apart, turns that alternate, images, and no setting that is at its default; (4) a full queue is asked again
 after the time that the server names; (5) a world of calls is refused without native tools; (6) a policy can be made
-from an address, a model and a variable; (7) in a run, an endpoint of either style plays with a tool."""
+from an address, a model and a variable; (7) in a run, an endpoint of either style plays with a tool; (8) images inside
+messages are sent at their places, also beside the results of calls, and are refused where they are not sent."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from palaestra.chat import FullHistory
+from palaestra.chat.places import PLACE
 from palaestra.data import Action, Observation, RunSetup
 from palaestra.data.interaction import FinishReason, ToolCall
 from palaestra.data.protocols import Sampling
@@ -199,3 +204,68 @@ def test_7_in_a_run(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     answered = [body for body in server.requests if "id0" in json.dumps(body["messages"])]
     assert answered and all('"5"' in json.dumps(body["messages"]) for body in answered)
     assert all(body["tools"] for body in server.requests)
+
+
+# ---- (8) --------------------------------------------------------------------------------------------------
+RED, BLUE = (np.full((2, 2, 3), color, np.uint8) for color in ((255, 0, 0), (0, 0, 255)))
+PICTURED = [
+    {"role": "system", "content": "Look."},
+    {"role": "user", "content": f"one {PLACE} two {PLACE}", "pictures": (RED, BLUE)},
+    {"role": "assistant", "content": "I see."},
+    {"role": "user", "content": "Which?", "pictures": (BLUE,)},
+]
+
+
+def colors(content: Any) -> list[Any]:
+    """The parts of a content as they were sent: texts, and the color of each image."""
+    found: list[Any] = []
+    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        if part["type"] == "text":
+            found.append(part["text"])
+            continue
+        data = part["source"]["data"] if part["type"] == "image" else part["image_url"]["url"].partition(",")[2]
+        found.append(tuple(np.asarray(Image.open(BytesIO(base64.b64decode(data))))[0, 0]))
+    return found
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_8_images_inside_messages(style: str) -> None:
+    with ChatServer("red") as server:
+        talk = session(server, style, pictures=True)
+        act(talk, Observation(messages=PICTURED))
+        act(talk, Observation(messages=[{"role": "user", "content": "", "pictures": (RED,)}], image=BLUE))
+    first, second = server.requests
+    said = [one for one in first["messages"] if one["role"] != "system"]
+    assert [colors(one["content"]) for one in said] == [
+        ["one ", (255, 0, 0), " two ", (0, 0, 255)],
+        ["I see."],
+        [(0, 0, 255), "Which?"],
+    ]
+    assert colors(second["messages"][-1]["content"]) == [(0, 0, 255), (255, 0, 0)]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_8_images_beside_results(style: str) -> None:
+    with ChatServer(called(style, ("calculator", {"expression": "2"})), "red") as server:
+        talk = session(server, style, pictures=True)
+        act(talk, ASKED)
+        act(talk, Observation(messages=[{"role": "user", "content": f"A map: {PLACE}", "pictures": (RED,)}]))
+    sent = server.requests[-1]["messages"]
+    if style == "openai":
+        result, image = sent[-2:]
+        assert result == {"role": "tool", "tool_call_id": "id0", "content": "A map: "}
+        assert colors(image["content"]) == [(255, 0, 0)]
+    else:
+        result, *image = sent[-1]["content"]
+        assert result["tool_use_id"] == "id0" and result["content"] == "A map: " and colors(image) == [(255, 0, 0)]
+
+
+def test_8_images_that_are_not_sent() -> None:
+    with ChatServer("red") as server:
+        talk = session(server)
+        with told(EpisodeFailure, "endpoint.pictures: true"):
+            act(talk, Observation(messages=PICTURED))
+        with told(EpisodeFailure, "endpoint.pictures: true"):
+            act(talk, Observation(image=RED, messages=PICTURED[:1]))
+        act(talk, Observation(text="one and two", messages=PICTURED[:2]))
+    assert server.requests[-1]["messages"][-1]["content"] == "one  two "

@@ -7,9 +7,9 @@
 5. Questions, confirmations and news are understood in templates and in sentences.
 6. Snapshots restore the state of a dialogue; calls out of order are refused.
 7. A static user reads out its lines whatever it hears.
-8. A chat user speaks OpenAI's protocol: the brief is the system message, and the agent's text has the role `user`;
-   address and key come from environment variables; time-outs and errors are tried again and at last, like an empty
-   answer, are failures of the environment; the stop token ends the dialogue.
+8. A chat user speaks OpenAI's or Anthropic's protocol: the brief is the system message, and the agent's text has the
+   role `user`; address and key come from environment variables; time-outs and errors are tried again and at last, like
+   an empty answer, are failures of the environment; the stop token ends the dialogue.
 9. A desk with a chat user has to be awaited; only a message to the user asks the model, calls of tools do not.
 """
 
@@ -202,6 +202,16 @@ def test_a_chat_user_speaks(at):  # rule 8
     state = user.snapshot()
     user.restore(state)
     assert user.snapshot() == state and len(state) == 7
+
+
+def test_a_chat_user_of_anthropic(at):  # rule 8
+    pytest.importorskip("anthropic")
+    with ChatServer("Hello.", "it is fox") as endpoint:
+        _, said = talk(at(endpoint) | {"style": "anthropic"}, "Which order?")
+    assert [one.text for one in said] == ["Hello.", "it is fox"]
+    assert endpoint.requests[0]["path"] == "/v1/messages" and "of-the-test" in endpoint.keys[0]
+    last = endpoint.requests[-1]
+    assert "name ana" in last["system"] and [one["role"] for one in last["messages"]] == ["user", "assistant", "user"]
 
 
 def test_errors_are_tried_again(at):  # rule 8

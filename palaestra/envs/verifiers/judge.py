@@ -1,4 +1,4 @@
-"""A verifier that asks a chat model for a score, behind any endpoint with OpenAI's protocol."""
+"""A verifier that asks a chat model for a score, behind any endpoint with OpenAI's or Anthropic's protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import pydantic
 
-from palaestra.endpoints import Endpoint, endpoint_from
+from palaestra.endpoints import ChatRequest, Endpoint, Style, ask, endpoint_from
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 
@@ -46,14 +46,17 @@ class Judge:
         prompt: what it is asked, with places for `{prompt}`, `{completion}`, `{answer}` and other columns.
         pattern: regular expression whose first group is the score; the last match in the model's answer counts.
         best: the score that counts as 1. 0 counts as 0, and scores outside are clipped.
-        url, key: names of the environment variables that hold the address (ending in /v1) and the key.
+        style: the protocol: `openai` for chat completions, `anthropic` for messages.
+        url, key: names of the environment variables that hold the address (ending in /v1) and the key. None:
+            OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.
         timeout_s: seconds for one answer.
         retries: further attempts after time-outs, full queues, lost connections and answers without a score.
         in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
         temperature: of the judge. Usual: 0.
         max_tokens: most tokens of its answer.
 
-    Raises: RecipeError, if the address is missing or the pattern cannot be used; MissingExtra, without openai.
+    Raises: RecipeError, if the address is missing or the pattern cannot be used; MissingExtra, without openai or
+        anthropic.
     """
 
     def __init__(
@@ -63,8 +66,9 @@ class Judge:
         prompt: str = ASKED,
         pattern: str = SCORE,
         best: Positive = 10.0,
-        url: str = "OPENAI_BASE_URL",
-        key: str = "OPENAI_API_KEY",
+        style: Style = "openai",
+        url: str | None = None,
+        key: str | None = None,
         timeout_s: Positive = 60.0,
         retries: Annotated[int, pydantic.Field(ge=0, le=10)] = 2,
         in_flight: PositiveInt = 16,
@@ -72,7 +76,7 @@ class Judge:
         max_tokens: PositiveInt = 300,
     ) -> None:
         where = "verifier judge"
-        endpoint = endpoint_from(url, key, timeout_s=timeout_s, retries=retries, where=f"{where}, url")
+        endpoint = endpoint_from(url, key, timeout_s=timeout_s, retries=retries, where=f"{where}, url", style=style)
         try:
             groups = re.compile(pattern).groups
         except re.error:
@@ -134,8 +138,8 @@ class Answers:
     def _ask(self, text: str, request: dict[str, Any]) -> str:
         where = f"verifier judge, model {request['model']}"
         with self._endpoint.failures(boundary="judge", where=where, what="it gave no answer"):
-            done = self._client.chat.completions.create(messages=[{"role": "user", "content": text}], **request)
-        return str((done.choices[0].message.content if done.choices else None) or "")
+            asked = ChatRequest(messages=[{"role": "user", "content": text}], **request)
+            return ask(self._client, self._endpoint.style, asked).text
 
 
 @functools.cache

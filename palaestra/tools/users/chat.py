@@ -1,4 +1,4 @@
-"""A chat model that plays the user, behind any endpoint with OpenAI's protocol.
+"""A chat model that plays the user, behind any endpoint with OpenAI's or Anthropic's protocol.
 
 Keys and addresses come from environment variables, never from a recipe.
 """
@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import pydantic
 
-from palaestra.endpoints import endpoint_from
+from palaestra.endpoints import ChatRequest, Style, ask_async, endpoint_from
+from palaestra.endpoints.clients import VARIABLES
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import NonNegative, Positive, Section
 from palaestra.tools.users.brief import STOP, Brief, Said
@@ -33,14 +34,17 @@ class ChatSettings(Section):
 
     Attributes:
         model: name of the model at the endpoint.
-        url, key: names of the environment variables that hold the address (ending in /v1) and the key.
+        style: the protocol: `openai` for chat completions, `anthropic` for messages.
+        url, key: names of the environment variables that hold the address (ending in /v1) and the key. None:
+            OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.
         timeout_s: seconds for one answer. retries: further attempts after time-outs, full queues and lost connections.
         temperature: sampling temperature of the answers. Usual: 0 to 1. max_tokens: most tokens of one answer.
     """
 
     model: str
-    url: str = "OPENAI_BASE_URL"
-    key: str = "OPENAI_API_KEY"
+    style: Style = "openai"
+    url: str | None = None
+    key: str | None = None
     timeout_s: Positive = 30.0
     retries: Annotated[int, pydantic.Field(ge=0, le=10)] = 2
     temperature: NonNegative = 0.7
@@ -50,8 +54,9 @@ class ChatSettings(Section):
 class ChatUser:
     """A user played by a chat model. `told` stays empty, because nobody checks which facts the model has said.
 
-    Raises: RecipeError, if an environment variable is empty; MissingExtra, without the package openai; EpisodeFailure
-        of the boundary "environment", for a call that fails after all attempts or an answer without text.
+    Raises: RecipeError, if an environment variable is empty; MissingExtra, without the package openai or anthropic;
+        EpisodeFailure of the boundary "environment", for a call that fails after all attempts or an answer without
+        text.
     """
 
     told: Mapping[str, str] = {}
@@ -65,6 +70,7 @@ class ChatUser:
             retries=settings.retries,
             where=WHERE,
             key_required=True,
+            style=settings.style,
         )
         self._client: Any = None
         self._messages: list[dict[str, str]] = []
@@ -97,20 +103,21 @@ class ChatUser:
         chosen = self._settings
         if self._client is None:
             self._client = self._endpoint.async_client()
-        what, address = f"the model {chosen.model} gave no answer", f"the endpoint in ${chosen.url}"
+        what = f"the model {chosen.model} gave no answer"
+        address = f"the endpoint in ${chosen.url or VARIABLES[chosen.style][0]}"
         with self._endpoint.failures(boundary="environment", where=WHERE, what=what, endpoint=address):
-            done = await self._client.chat.completions.create(
+            asked = ChatRequest(
                 model=chosen.model,
                 messages=messages,
                 temperature=chosen.temperature,
                 max_tokens=chosen.max_tokens,
             )
-        answer = done.choices[0].message.content if done.choices else None
-        if not answer or not answer.strip():
+            answer = (await ask_async(self._client, chosen.style, asked)).text.strip()
+        if not answer:
             raise EpisodeFailure(
                 boundary="environment",
                 where=WHERE,
                 what=f"the model {chosen.model} gave an empty answer.",
                 remedy=f"Check that {address} is up. If it is only busy, raise `timeout_s` or `retries`.",
             )
-        return str(answer.strip())
+        return answer

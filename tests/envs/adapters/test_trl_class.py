@@ -2,7 +2,8 @@
 (3) rows become keyword arguments and the prompt; (4) reward by attribute or by TRL's reward function; (5) the ends: an
 answer without a call, `done`, the limit of turns; (6) splits, seeds, copies; (7) what does not fit is refused;
 (8) `get_reward` and several functions give the reward; (9) a column chooses one of several environments; (10) the roles
-of messages are kept; (11) lists of content parts reach the agent, with their images.
+of messages are kept; (11) lists of content parts reach the agent, with their images; (12) where the chat template
+declares the tools, the prompt explains them once.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from palaestra.chat import ChatRenderer, FullHistory
 from palaestra.chat.places import PLACE
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import has
 from palaestra.envs.adapters.trl_class.world import AGENT, TrlClass
 from palaestra.errors import ContractError, InvalidData, PalaestraError, RecipeError, UnknownName
-from palaestra.testing import check_environment
+from palaestra.rollout.roles import Role, RoleTools, declared, tools_of
+from palaestra.testing import ScriptedPolicy, check_environment
+from tests.chat.templates import tokenizer_of
 from tests.messages import told
 
 SOURCE = '''
@@ -445,3 +449,19 @@ def test_without_tools_the_reply_is_judged(owning: Path) -> None:  # rule 8
     assert seen.tools is None and seen.instruction is None and seen.text == "begin"
     last = play(env, call("add", number=1))[-1]
     assert last.terminated == {AGENT} and last.rewards == {AGENT: 0.25} and "invalid" not in last.info
+
+
+@pytest.mark.parametrize("template", ["qwen3", "llama3"])
+@pytest.mark.parametrize("native", [True, False])
+def test_tools_are_explained_once(file: Path, template: str, native: bool) -> None:  # rule 12
+    env = TrlClass(env=f"{file}:Guess")
+    shown = env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT]
+    policy = ScriptedPolicy(["x"])
+    policy.renderer = renderer = ChatRenderer(tokenizer_of(template))
+    role = Role(policy=policy, tools=RoleTools(native=True) if native else None)
+    talk = FullHistory().start(renderer)
+    read = renderer.said(talk.observe(declared(shown, tools_of(role, {AGENT: role}), first=True)).ids)
+    assert read.count("Guess the number") == 1 and read.count("whether the number is even") == 1
+    assert ("Call a tool with one JSON object" in read) is not native
+    assert ("<tools>" in read) is native
+    assert "Guess a number below 8." in read

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from decimal import Decimal
 
 import pytest
@@ -275,6 +276,18 @@ def test_a_judge_is_asked_once(endpoint):
     assert asyncio.run(many()) + asyncio.run(many()) == [(0.7, {})] * 16
     (text,) = (one["content"] for request in asked for one in request["messages"])
     assert "Where?" in text and "Rome" in text and "Roma {answer}" in text
+
+
+def test_a_judge_of_anthropic(endpoint, monkeypatch):
+    pytest.importorskip("anthropic")
+    asked = endpoint("score: 7")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", os.environ["OPENAI_BASE_URL"])
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    judge = {"model": "m", "style": "anthropic", "prompt": "Grade {completion}", "max_tokens": 9}
+    assert score({"judge": judge}, "Roma")[0] == 0.7
+    (request,) = asked
+    assert request["path"] == "/v1/messages" and request["max_tokens"] == 9 and request["temperature"] == 0
+    assert request["messages"] == [{"role": "user", "content": [{"type": "text", "text": "Grade Roma"}]}]
 
 
 def test_a_judge_without_a_score_is_asked_again(endpoint):

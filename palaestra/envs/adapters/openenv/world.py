@@ -203,8 +203,9 @@ class OpenEnv:
     def _seen(self, messages: tuple[Message, ...], legal: list[str] | None = None) -> Observation:
         if self._link.calls_tools:
             legal = [self._box.write(one.sample()) for one in self._box.tools.values()]
-        tools = self._box.declarations if self._field is None else None
-        return observation_of(messages, legal=legal, instruction=self._manual(), tools=tools)
+        told = self._manual()
+        declared = {"tools": self._box.declarations, "manual": told} if self._field is None else {}
+        return observation_of(messages, legal=legal, instruction=told, **declared)
 
     def _observe(self, shown: Shown) -> Observation:
         self._fields_now = shown.fields
@@ -236,7 +237,7 @@ class OpenEnv:
 def _told(last: Observation, line: str) -> Observation:
     """The last observation again, after a line."""
     text = line if last.text is None else f"{line}\n{last.text}"
-    return Observation(text=text, legal=last.legal, instruction=last.instruction, tools=last.tools)
+    return Observation(text=text, legal=last.legal, instruction=last.instruction, tools=last.tools, manual=last.manual)
 
 
 def _act(schema: Mapping[str, Any]) -> Tool:

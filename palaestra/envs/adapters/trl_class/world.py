@@ -76,7 +76,8 @@ class TrlClass:
     Not supported: `tools` and `rollout_func` besides the class.
     Differs from TRL: the episode also ends when the attribute `done` is true; several calls in one answer run one after
     another; results are cut at 4000 characters; a result that is no text is shown as JSON.
-    `Observation.instruction` tells the agent the tools and how to call them. An answer without a call ends the episode.
+    `Observation.instruction` tells the agent the tools and how to call them, if the chat template does not declare them
+    (`tools.native`). An answer without a call ends the episode.
     The reward is given at the end. Python's and NumPy's global random generators are seeded from the task.
     Info: `score`, the reward; `reward/<name>` of each function and class, if there are several; `success`; `calls`, how
     many were made; `invalid` for an answer that cannot be read, and for a final answer without any call before it.
@@ -268,7 +269,9 @@ class TrlClass:
         if [message["content"] for message in messages] == [""]:
             messages = ({**messages[0], "content": "begin"},)
         rules = box.explain() if box.tools else None
-        return observation_of(messages, legal=legal or None, instruction=rules, tools=box.declarations or None)
+        return observation_of(
+            messages, legal=legal or None, instruction=rules, manual=rules, tools=box.declarations or None
+        )
 
 
 def _reply(written: str, parsed: Parsed) -> dict[str, Any]:

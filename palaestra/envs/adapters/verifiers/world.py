@@ -163,10 +163,12 @@ class Verifiers:
         told = [_line(message) for message in ask.messages if message["role"] == "system"]
         tools = [_tool(one["function"]) for one in ask.tools]
         self._box = Toolbox(tools, format=self._format)
+        manual = self._box.explain() if tools else None
         return Observation(
             text="\n".join([*lines, f"error: {fault}"] if fault else lines) or "begin",
             legal=[self._box.write(one.sample()) for one in tools] or None,
-            instruction="\n".join([*told, self._box.explain()] if tools else told) or None,
+            instruction="\n".join([*told, *([manual] if manual else [])]) or None,
+            manual=manual,
             tools=self._box.declarations or None,
         )
 

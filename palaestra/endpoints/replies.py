@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from palaestra.data.protocols import Sampling
-from palaestra.endpoints import Style
+from palaestra.endpoints.clients import Style
 
 Messages = Sequence[Mapping[str, Any]]
 PNG = "data:image/png;base64,"
@@ -43,39 +43,59 @@ def call_message(call: Call) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def ask(
-    client: Any,
-    style: Style,
-    *,
-    model: str,
-    messages: Messages,
-    tools: Sequence[Mapping[str, Any]],
-    sampling: Sampling,
-    seed: int,
-) -> Reply:
-    """Ask a client for one reply."""
-    asked = _ask_openai if style == "openai" else _ask_anthropic
-    return asked(client, model, messages, tools, sampling, seed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """What a chat model is asked.
+
+    Attributes:
+        model: its name at the endpoint.
+        messages: of the conversation. Images are parts `image_url` with a data URL of a PNG file.
+        tools: that it may call, each as `palaestra.tools.Tool.declaration` gives it.
+        temperature: of sampling. max_tokens: most tokens of the reply.
+        top_p, seed: None: they are not sent. Anthropic's protocol has no seed.
+    """
+
+    model: str
+    messages: Messages
+    temperature: float
+    max_tokens: int
+    tools: Sequence[Mapping[str, Any]] = ()
+    top_p: float | None = None
+    seed: int | None = None
+
+
+def ask(client: Any, style: Style, request: ChatRequest) -> Reply:
+    """Ask `Endpoint.client()` for one reply. Raises: the errors of the client; `Endpoint.failures` translates them."""
+    return _READ[style](_method(client, style)(**_WRITTEN[style](request)))
+
+
+async def ask_async(client: Any, style: Style, request: ChatRequest) -> Reply:
+    """As `ask`, for `Endpoint.async_client()`."""
+    return _READ[style](await _method(client, style)(**_WRITTEN[style](request)))
+
+
+def _method(client: Any, style: Style) -> Any:
+    return client.chat.completions.create if style == "openai" else client.messages.create
 
 
 # ---- OpenAI -----------------------------------------------------------------------------------------------
-def _ask_openai(
-    client: Any,
-    model: str,
-    messages: Messages,
-    tools: Sequence[Mapping[str, Any]],
-    sampling: Sampling,
-    seed: int,
-) -> Reply:
-    done = client.chat.completions.create(
-        model=model,
-        messages=list(messages),
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        max_tokens=sampling.max_tokens,
-        seed=seed % 2**31,
-        **({"tools": [dict(tool) for tool in tools]} if tools else {}),
-    )
+def _to_openai(request: ChatRequest) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        "model": request.model,
+        "messages": list(request.messages),
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+    }
+    if request.top_p is not None:
+        written["top_p"] = request.top_p
+    if request.seed is not None:
+        written["seed"] = request.seed % 2**31
+    if request.tools:
+        written["tools"] = [dict(tool) for tool in request.tools]
+    return written
+
+
+def _of_openai(done: Any) -> Reply:
     tokens = done.usage.completion_tokens if done.usage else 0
     if not done.choices:
         return Reply("", (), False, tokens)
@@ -90,27 +110,23 @@ def _ask_openai(
 
 
 # ---- Anthropic --------------------------------------------------------------------------------------------
-def _ask_anthropic(
-    client: Any,
-    model: str,
-    messages: Messages,
-    tools: Sequence[Mapping[str, Any]],
-    sampling: Sampling,
-    seed: int,
-) -> Reply:
+def _to_anthropic(request: ChatRequest) -> dict[str, Any]:
     """The protocol has no seed. A setting that is at its default is not sent, since some models refuse it."""
-    system = "\n\n".join(_words(one["content"]) for one in messages if one["role"] in ("system", "developer"))
-    said = [one for one in messages if one["role"] not in ("system", "developer")]
-    own = {"temperature": sampling.temperature} if sampling.temperature != 1 else {}
-    own |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
-    done = client.messages.create(
-        model=model,
-        messages=_turns(said),
-        max_tokens=sampling.max_tokens,
-        extra_body=own,
+    system = "\n\n".join(_words(one["content"]) for one in request.messages if one["role"] in ("system", "developer"))
+    said = [one for one in request.messages if one["role"] not in ("system", "developer")]
+    own = {"temperature": request.temperature} if request.temperature != 1 else {}
+    own |= {"top_p": request.top_p} if request.top_p is not None and request.top_p < 1 else {}
+    return {
+        "model": request.model,
+        "messages": _turns(said),
+        "max_tokens": request.max_tokens,
+        "extra_body": own,
         **({"system": system} if system else {}),
-        **({"tools": [_tool(tool) for tool in tools]} if tools else {}),
-    )
+        **({"tools": [_tool(tool) for tool in request.tools]} if request.tools else {}),
+    }
+
+
+def _of_anthropic(done: Any) -> Reply:
     calls = [block for block in done.content if block.type == "tool_use"]
     return Reply(
         text="".join(block.text for block in done.content if block.type == "text"),
@@ -178,3 +194,7 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     return found if isinstance(found, dict) else {"arguments": text}
+
+
+_WRITTEN = {"openai": _to_openai, "anthropic": _to_anthropic}
+_READ = {"openai": _of_openai, "anthropic": _of_anthropic}

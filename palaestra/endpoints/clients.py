@@ -48,8 +48,9 @@ class Endpoint:
         return made.OpenAI(**self._options()) if self.style == "openai" else made.Anthropic(**self._options())
 
     def async_client(self) -> Any:
-        """A new `openai.AsyncOpenAI`, for one event loop."""
-        return _package("openai").AsyncOpenAI(**self._options())
+        """A new `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, for one event loop."""
+        made = _package(self.style)
+        return made.AsyncOpenAI(**self._options()) if self.style == "openai" else made.AsyncAnthropic(**self._options())
 
     def _options(self) -> dict[str, Any]:
         # openai refuses an empty key, though an endpoint on this machine seldom wants one.
@@ -92,8 +93,8 @@ class Endpoint:
 
 
 def endpoint_from(
-    url: str,
-    key: str,
+    url: str | None = None,
+    key: str | None = None,
     *,
     timeout_s: float,
     retries: int,
@@ -104,13 +105,14 @@ def endpoint_from(
     """The endpoint whose address and key these environment variables hold.
 
     Args:
-        url, key: names of the environment variables.
+        url, key: names of the environment variables. None: those of `VARIABLES` for the style.
         where: who asks, for errors.
         key_required: refuse an empty key.
         style: the protocol.
 
     Raises: RecipeError, if a variable is empty; MissingExtra, without the package openai or anthropic.
     """
+    url, key = url or VARIABLES[style][0], key or VARIABLES[style][1]
     for name in (url, key) if key_required else (url,):
         if not os.environ.get(name):
             raise RecipeError(

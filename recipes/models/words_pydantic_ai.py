@@ -1,0 +1,27 @@
+"""An agent of pydantic-ai, for any server that speaks OpenAI's protocol. Nothing in it knows that its model learns.
+
+Needs: pip install 'pydantic-ai-slim[openai]'
+"""
+
+import ssl
+
+import httpx
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+TRUSTED = ssl.create_default_context()  # made once, since this takes longer than a request
+AGENT = Agent(instructions="Answer with the words only.")
+EXAMPLE = [
+    ModelRequest.user_text_prompt("Write these words in reverse order: moon, cat, red, tree."),
+    ModelResponse(parts=[TextPart("tree, red, cat, moon")]),
+]
+
+
+async def solve(prompt, base_url, api_key, model):
+    """The answer to a task."""
+    async with httpx.AsyncClient(verify=TRUSTED, timeout=300) as client:
+        served = OpenAIChatModel(model, provider=OpenAIProvider(base_url=base_url, api_key=api_key, http_client=client))
+        run = await AGENT.run(prompt, model=served, message_history=EXAMPLE)
+    return run.output

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from palaestra.testing import EchoEnvironment
 from palaestra.tools import tool
 
 HUGE = 10_000_000  # characters
+READ = 400  # characters of an observation of the learner, whose context would not hold more
 PIECES = (
     *("\ud800", "\udfff", "\x00", "\x1b[2J\x1b]0;title\x07", "\x9b31m", "\x7f", "\b" * 9, "\r", "\u2028", "\x85"),
     *("\u202e\u2066evil\u2069", "\u200b\ufeff", "\ufffe", "é" + "\u0301" * 50, "\U0001f600", "\U0010ffff"),
@@ -162,6 +164,7 @@ class Hostile(EchoEnvironment):
         assert self._task is not None
         draw = random.Random(f"{self._task.seed} {self._turn}")
         seen = {name: Observation(text=observation(draw), state_key=_text(draw)) for name in self.agents}
+        seen["learner"] = replace(seen["learner"], text=str(seen["learner"].text)[:READ])
         if self._huge and self._turn == 1 and (self._task.seed // 2) % self._huge == 0:
             seen["writer"] = Observation(text=_huge(draw))
         return seen

@@ -55,7 +55,7 @@ def recipe(log: str, form: str, iterations: int, huge: int) -> dict[str, Any]:
             "learner": {"policy": "main", "context": "latest_only"},
         },
         "policies": {
-            "main": {"policy": {"language": TINY["language"] | {"context": 512}}},
+            "main": {"policy": {"language": TINY["language"] | {"context": 2048}}},
             "writer": {"policy": {f"{OWN}:Writer": {"log": log, "huge": huge}}, "trainable": False},
         },
         "rollout": {"tasks": TASKS, "group": GROUP, "max_turns": TURNS, "response_tokens": 3},

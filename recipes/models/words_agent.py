@@ -4,7 +4,10 @@ from openai import OpenAI
 
 CLIENT = OpenAI(base_url="http://127.0.0.1", api_key="none")  # one pool of connections for all tasks
 EXAMPLE = [
-    {"role": "user", "content": "Write these words in reverse order: moon, cat, red, tree. Answer with the words only."},
+    {
+        "role": "user",
+        "content": "Write these words in reverse order: moon, cat, red, tree. Answer with the words only.",
+    },
     {"role": "assistant", "content": "tree, red, cat, moon"},
 ]
 

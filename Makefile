@@ -115,8 +115,8 @@ audit: $(DEV)
 # All packages that are installed here, with versions, licenses, and which package requires which, as CycloneDX.
 sbom: $(DEV)
 	mkdir -p dist
-	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type library --output-reproducible \
-	--of JSON --output-file dist/palaestra.cdx.json
+	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type library --gather-license-texts \
+	--output-reproducible --of JSON --output-file dist/palaestra.cdx.json
 
 release: sbom
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .

@@ -380,8 +380,7 @@ def _listed(environment: Any) -> tuple[str, ...] | None:
 
 def _there(environment: Any, ability: str) -> list[str]:
     """The members of an ability that an environment or a class has. A method counts only if it can be called."""
-    found = {name: _member(environment, name) for name in members_of(ability)}
-    methods = _methods_of(ability)
+    found, methods = {name: _member(environment, name) for name in members_of(ability)}, _methods_of(ability)
     return [name for name, member in found.items() if (callable(member) if name in methods else member is not ABSENT)]
 
 

@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 from palaestra.engines.attention import Batch, DecodePlan, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Prompt, chain_of, key_of
 from palaestra.engines.forward import forward_of, shape_of
+from palaestra.engines.heap import give_back
 from palaestra.engines.pictures import Pictures
 from palaestra.engines.sampling import sample, token_temperatures, uniform
 from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import EpisodeFailure
-from palaestra.models.heap import give_back
 from palaestra.models.pictures import reads_pictures
 from palaestra.models.products import is_large
 

@@ -61,9 +61,10 @@ def bound(host: str, port: int, *, secret: str = "", variable: str = "", listens
     except (OSError, UnicodeError) as error:
         if made is not None:
             made.close()
+        told = error.strerror if isinstance(error, OSError) else None
         raise PalaestraError(
             where=f"--host {host} --port {port}",
-            what=f"the server cannot listen there: {getattr(error, 'strerror', None) or error}.",
+            what=f"the server cannot listen there: {told or error}.",
             remedy="Choose another port; --port 0 takes a free one.",
         ) from error
     made.set_inheritable(False)

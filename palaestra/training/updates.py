@@ -28,9 +28,9 @@ from palaestra.data import Batch, Iteration, StepTable, TokenBatch, derive
 from palaestra.data.batches import micro_batches_of, mini_batches, token_index
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.tokens import IDS, SCOPES
+from palaestra.engines.heap import Growth
 from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
-from palaestra.models.heap import Growth
 from palaestra.training.passes import plan_passes, reader
 
 PATIENCE = 3  # so many updates in a row without a finite gradient end the run

@@ -26,9 +26,9 @@ from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
 from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of
+from palaestra.engines.heap import Growth
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
-from palaestra.models.heap import Growth
 from palaestra.own_files import neighbors
 from palaestra.registry import Section
 from palaestra.rollout.programs import demonstration_of

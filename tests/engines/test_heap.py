@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.models import heap
+from palaestra.engines import heap
 
 # Tensors of a pass lie in the heap, between small ones that stay, as the states of an optimizer and caches do.
 LOOP = """
 import random, sys
 import torch
-from palaestra.models.heap import Growth, resident_bytes
+from palaestra.engines.heap import Growth, resident_bytes
 
 random.seed(1)
 growth, kept, most = Growth(20_000_000), [], 0

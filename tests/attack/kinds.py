@@ -93,7 +93,7 @@ LORA = {
     "rollout": {"tasks": 2, "group": 2, "max_turns": 1, "response_tokens": 2},
     "regularizers": [{"entropy": {"coefficient": 0.1}}],  # so that every update changes weights
     "optimizer": {"adamw": {"lr": 1e-3}},
-    "training": {"iterations": 4, "checkpoint_every": 1, "threads": 1},
+    "training": {"iterations": 4, "checkpoint_every": 1, "threads": 1, "token_budget": 512},
     "evaluation": {"tasks": 1},
 }
 LANGUAGE = {**RECIPE, "policies": {"main": {"policy": TINY}}}

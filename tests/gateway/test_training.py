@@ -28,6 +28,7 @@ if not pytestmark.args[0]:
     from tests.chat.conversations import policy_of
 
 AGENTS = Path(__file__).with_name("some_agents.py")
+SHORT = ("rollout.tasks=1", "rollout.group=2", "evaluation.tasks=1", "rollout.response_tokens=16")
 REWARD = "def even(completion):\n    return float(len(completion) % 2)\n"
 
 
@@ -135,12 +136,15 @@ def test_while_the_policy_learns(folder: Path, episodes: list[Trajectory]) -> No
     assert {step.version for one in episodes for step in one.steps} >= {0, 1}
 
 
-@pytest.mark.parametrize("name", ["outside-agent", "outside-agent-pydantic-ai", "outside-agent-smolagents"])
+LONGER = pytest.param("outside-agent-smolagents", marks=pytest.mark.slow)  # its model writes and reads code
+
+
+@pytest.mark.parametrize("name", ["outside-agent", "outside-agent-pydantic-ai", LONGER])
 def test_the_recipes(name: str, smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 5
     if name != "outside-agent":
         pytest.importorskip(name.removeprefix("outside-agent-").replace("-", "_"))
     model = f"policies.main.policy.language.model={smollm2}"
-    found = load([f"models/{name}.yaml"], [f"run={tmp_path / 'run'}", model], smoke=True)
+    found = load([f"models/{name}.yaml"], [f"run={tmp_path / 'run'}", model, *SHORT], smoke=True)
     train(found.settings, recipe=found.to_json(), quiet=True)
     assert episodes and not any(one.error for one in episodes)
     text = "".join(message["content"] for message in episodes[0].steps[0].observation.messages or ())

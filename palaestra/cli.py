@@ -353,7 +353,9 @@ def _own_fault(error: Exception) -> str | None:
     """
     loaded = [(name, file, module) for name, module in list(sys.modules.items()) if (file := _file_of(module))]
     folders = {os.path.dirname(file) for name, file, _ in loaded if name.startswith(OWN_MODULE)}
-    own = {file: module for _, file, module in loaded if os.path.dirname(file) in folders}
+    beside = [each for each in loaded if os.path.dirname(each[1]) in folders]
+    beside.sort(key=lambda each: not each[0].startswith(OWN_MODULE))  # first the files that the recipe names
+    own = {file: module for _, file, module in beside}
     frames = traceback.extract_tb(error.__traceback__)
     last = max((place for place, frame in enumerate(frames) if frame.filename in own), default=None)
     called = re.match(r"(\w+)[\w.<>]*\(\)", str(error)) if isinstance(error, TypeError) else None

@@ -100,3 +100,12 @@ def test_the_same_in_a_run_folder() -> None:
             Recipe.from_json(entries | {"seed": {"value": value, "origin": "default"}})
     with pytest.raises(RecipeError):
         Recipe.from_json(entries | {"seed": {"value": 1, "origin": "default", "folders": 3}})
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, f"a/{'x' * 300}.yaml", "a/" * 3000])
+def test_a_name_that_no_file_can_have(tmp_path, name: str) -> None:
+    (tmp_path / "x.yaml").write_text(f"extends: [{name}]")
+    for source in (name, tmp_path / "x.yaml"):
+        with pytest.raises(PalaestraError) as caught:
+            load([source])
+        assert "no recipe file has this path or name" in caught.value.what and len(str(caught.value)) < 1500

@@ -10,7 +10,7 @@ from typing import Any
 
 from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.index import PACKAGE
-from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml
+from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml, shortened
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
@@ -128,7 +128,7 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
     if path.stem == Path(COMPLETE).stem:  # the name of every system's file says nothing
         moved = [path.name] if os.path.isfile(path.name) else []
     raise UnknownName(
-        where=path.as_posix(),
+        where=shortened(path.as_posix()),
         what=f"this folder has no {COMPLETE}." if os.path.isdir(path) else "no recipe file has this path or name.",
         options=_inside(path) or moved or [names[close] for close in nearest(name.removesuffix(".yaml"), names)],
         remedy="Give a path, the name of a system, or a name such as quickstart.yaml or gigpo/method.yaml "
@@ -138,4 +138,4 @@ def _find(path: Path, folder: Path = Path()) -> tuple[Path, str]:
 
 def _inside(folder: Path) -> list[str]:
     """The recipe files in a folder; empty, if the path is not a folder."""
-    return [place.as_posix() for place in sorted(folder.glob("*.yaml"))[:12]]
+    return [place.as_posix() for place in sorted(folder.glob("*.yaml"))[:12]] if os.path.isdir(folder) else []

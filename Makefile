@@ -94,11 +94,12 @@ docs: $(DEV)
 bench: $(DEV)
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-# Asks the database of PyPI about each line of constraints.txt. pip-audit ends with status 1 if it finds something.
+# Asks the database of PyPI about each line of constraints.txt. pip-audit ends with status 1 if it finds something, and if
+# the database does not know a package (--strict): else nothing found could mean that nothing was asked.
 audit: $(DEV)
 	@$(BIN)/python -c "from urllib.request import urlopen; urlopen('https://pypi.org/pypi/pip/json', timeout=20)" 2> /dev/null \
 	|| { echo "make audit needs the network: https://pypi.org does not answer, so nothing was checked."; exit 1; }
-	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off
 
 # All packages that are installed here, with versions, licenses, and which package requires which, as CycloneDX.
 sbom: $(DEV)

@@ -18,6 +18,7 @@ CALLS = {
 }  # fmt: skip
 MODULES = ("uvicorn", "hypercorn", "http.server", "socketserver", "wsgiref", "aiohttp.web", "websockets.server")
 OF_SOCKETS = {"bind", "listen"}
+SUSPECT = re.compile("|".join([*CALLS, "socket", *(module.partition(".")[0] for module in MODULES)]))  # else not parsed
 ALLOWED = PACKAGE / "serving"
 
 
@@ -27,6 +28,8 @@ def name_of(call: ast.Call) -> str:
 
 def opened(text: str) -> Iterator[str]:
     """The lines of a module that open a server."""
+    if not SUSPECT.search(text):
+        return
     tree = ast.parse(text)
     uses_sockets = re.search(r"^\s*(import|from) socket\b", text, re.MULTILINE) is not None
     for node in ast.walk(tree):

@@ -40,7 +40,7 @@ ENOUGH = 30.0  # seconds within which a server must have let go of everything
 def servers(secret: str = "", **limits: Any) -> pytest.MarkDecorator:
     """A test for each server, with these limits."""
     given = [(name, secret, limits) for name in SUBJECTS]
-    return pytest.mark.parametrize("place", given, ids=[Path(name).stem for name in SUBJECTS], indirect=True)
+    return pytest.mark.parametrize("place", given, ids=[made.__name__ for made in SUBJECTS.values()], indirect=True)
 
 
 def threads() -> int:

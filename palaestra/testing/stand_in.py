@@ -197,6 +197,8 @@ class StandIn:
             return faulty or await kinds[place.path](said)
         except PalaestraError as error:
             return 400, {"error": {"message": f"{error.what}", "type": "BadRequestError", "code": 400}}
+        except _Dropped:
+            raise
         except (LookupError, TypeError, ValueError, OSError) as error:  # as a server's own fault
             return 500, {"error": {"message": f"{type(error).__name__}: {error}", "code": 500}}
 

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+DIST ?= dist
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' palaestra/__init__.py)
 APART := openenv,pddl
 EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,quantize,models,data,bench
 
@@ -112,14 +114,17 @@ audit: $(DEV)
 	|| { echo "make audit needs the network: https://pypi.org does not answer, so nothing was checked."; exit 1; }
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
 
-# All packages that are installed here, with versions, licenses, and which package requires which, as CycloneDX.
+# All packages that are installed here, with versions, licenses, and which package requires which, as CycloneDX. The list is
+# not compared with the schema of CycloneDX, which takes minutes; a test reads it. Its own tool wants a version that is written.
 sbom: $(DEV)
-	mkdir -p dist
-	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type library --gather-license-texts \
-	--output-reproducible --of JSON --output-file dist/palaestra.cdx.json
+	mkdir -p $(DIST)
+	sed 's/^dynamic = \["version"\]/version = "$(VERSION)"/' pyproject.toml > $(DIST)/pyproject.toml
+	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject $(DIST)/pyproject.toml --mc-type library --gather-license-texts \
+	--output-reproducible --no-validate --of JSON --output-file $(DIST)/palaestra-$(VERSION).cdx.json
+	rm $(DIST)/pyproject.toml
 
 release: sbom
-	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+	$(PIP) wheel --quiet --no-deps --wheel-dir $(DIST) .
 
 clean:
 	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -71,7 +71,7 @@ class Streams:
                 if refusal.status not in NOT_AWAITED:
                     writer.write_eof()
                     await _linger(reader)
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):  # canceled when the event loop ends
             writer.transport.abort()
         except Exception as error:
             failed = Refusal(f"{type(error).__name__}: {error}", status=500, kind="server_error")

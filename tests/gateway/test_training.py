@@ -133,7 +133,8 @@ def test_an_agent_that_fails_sometimes(folder: Path, episodes: list[Trajectory])
 def test_while_the_policy_learns(folder: Path, episodes: list[Trajectory]) -> None:  # rule 4
     run = trained(folder, "fifth", "three_turns", "training.max_staleness=1", "training.iterations=3")
     assert len(read(run)) == 3 and not any(one.error for one in episodes)
-    assert {step.version for one in episodes for step in one.steps} >= {0, 1}
+    seen = {step.version for one in episodes for step in one.steps}
+    assert 0 in seen and len(seen) > 1, "the clock decides which weights play an episode"
 
 
 LONGER = pytest.param("outside-agent-smolagents", marks=pytest.mark.slow)  # its model writes and reads code

@@ -361,8 +361,8 @@ def _own_fault(error: Exception) -> str | None:
     called = re.match(r"(\w+)[\w.<>]*\(\)", str(error)) if isinstance(error, TypeError) else None
     if last is not None and not any(frame.filename.startswith(PACKAGE) for frame in frames[last:]):
         where = f"{os.path.relpath(frames[last].filename)}, line {frames[last].lineno}"
-    elif called and (files := [os.path.relpath(file) for file, module in own.items() if hasattr(module, called[1])]):
-        where = " or ".join(files)  # the error tells the name of the function only
+    elif called and any(hasattr(module, called[1]) for module in own.values()):
+        where = next(os.path.relpath(file) for file, module in own.items() if hasattr(module, called[1]))
     else:
         return None
     what = f"{type(error).__name__}: {error}"

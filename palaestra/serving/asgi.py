@@ -13,7 +13,7 @@ from typing import Any
 
 import h11
 
-from palaestra.serving.rules import Limits, Refusal, Rules, crowded, large_body, slow
+from palaestra.serving.rules import NOT_AWAITED, Limits, Refusal, Rules, crowded, headers_of, large_body, slow
 from palaestra.serving.streams import LINGER_BYTES, LINGER_S, answer_bytes
 
 GRACE_S = 5  # seconds for replies in progress after the signal to end
@@ -38,11 +38,11 @@ class Guarded:
             return
         limits = self._rules.limits
         try:
-            self._rules.check(scope["path"], scope["query_string"].decode("latin-1"), _headers(scope["headers"]))
+            self._rules.check(scope["path"], scope["query_string"].decode("latin-1"), headers_of(scope["headers"]))
             body = await _body(receive, limits)
         except Refusal as refusal:
             with contextlib.suppress(_Left, OSError):
-                if refusal.status != 408:
+                if refusal.status not in NOT_AWAITED:
                     await _linger(receive)
                 await send_json(send, refusal.body, refusal.status, {**refusal.headers, "connection": "close"})
             return
@@ -54,16 +54,6 @@ class Guarded:
             return waiting.pop() if waiting else await receive()
 
         await self._app(scope, rest, send)
-
-
-def _headers(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers by name. Of several with one name, all values count: none can hide behind another."""
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        key = name.decode("latin-1").lower()
-        text = value.decode("latin-1")
-        found[key] = f"{found[key]}, {text}" if key in found else text
-    return found
 
 
 async def _body(receive: Receive, limits: Limits) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ except ImportError:  # other systems than Unix, which have no such limit of file
 INVALID = "invalid_request_error"
 KIB, MIB = 2**10, 2**20
 BODY_S = 60.0  # seconds for a body
+NOT_AWAITED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)  # refused clients that need not be read
 
 
 class Refusal(Exception):
@@ -132,6 +134,15 @@ class Rules:
             if own and relation in ("none", "same-origin"):
                 return
         raise Refusal("the server does not answer web pages of other addresses.", status=403, code="wrong_origin")
+
+
+def headers_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers by names in lower case. Of several with one name, all values count: none can hide behind another."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
 
 
 def _is_here(host: str) -> bool:

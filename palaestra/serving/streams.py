@@ -15,10 +15,19 @@ from typing import Any
 import h11
 
 from palaestra.serving.addresses import BACKLOG
-from palaestra.serving.rules import Refusal, Rules, crowded, json_of, large_body, large_head, slow
+from palaestra.serving.rules import (
+    NOT_AWAITED,
+    Refusal,
+    Rules,
+    crowded,
+    headers_of,
+    json_of,
+    large_body,
+    large_head,
+    slow,
+)
 
 NONE: Mapping[str, str] = MappingProxyType({})
-NOT_AWAITED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)  # refused clients that need not be read
 PIECE = 2**16  # bytes that are read at once
 LINGER_BYTES, LINGER_S = 2**20, 1.0  # of a body that is read although the request is refused
 
@@ -102,10 +111,7 @@ class Streams:
             raise self._malformed(error) from None
         if not isinstance(head, h11.Request):
             raise ConnectionError("the client has sent no request")
-        headers: dict[str, str] = {}
-        for name, value in head.headers:
-            key, text = name.decode("latin-1"), value.decode("latin-1")
-            headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        headers = headers_of(head.headers)
         target = head.target.decode("latin-1")
         path, _, query = target.partition("?")
         self.rules.check(path, query, headers)

@@ -40,7 +40,7 @@ ADDED = {
     "regularizers": [{"entropy": {"coefficient": 0.1}}],  # so that every update changes weights
     "training": {"iterations": 2},
 }
-SAMPLED = ("--temperature", 1.4, "--samples", 4, "--seed", 5)
+SAMPLED = ("--temperature", 1.4, "--samples", 12, "--seed", 5)
 
 
 def test_one_policy_in_four_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, palaestra: Command) -> None:

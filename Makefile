@@ -115,7 +115,8 @@ audit: $(DEV)
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
 
 # All packages that are installed here, with versions, licenses, and which package requires which, as CycloneDX. The list is
-# not compared with the schema of CycloneDX, which takes minutes; a test reads it. Its own tool wants a version that is written.
+# not compared with the schema of CycloneDX, which takes minutes; a test reads it. The tool cannot read a dynamic version,
+# so it gets a copy of pyproject.toml in which the version is written.
 sbom: $(DEV)
 	mkdir -p $(DIST)
 	sed 's/^dynamic = \["version"\]/version = "$(VERSION)"/' pyproject.toml > $(DIST)/pyproject.toml

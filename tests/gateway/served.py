@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,11 +32,12 @@ class Scripted(Engine):
 
     Attributes:
         read: session → all ids that it was asked to read or that it answered. closed: sessions in order of their end.
-        seconds: that each request takes.
+        seconds: that each request takes. Set `gate` to an event to hold all requests until it is set.
     """
 
     def __init__(self, policy: Any, say: Say, *, seconds: float = 0.0) -> None:
         self.policy, self.say, self.seconds = policy, say, seconds
+        self.gate: threading.Event | None = None
         self.slow = ""  # a request whose text has it, and not "again", takes a second
         self.read: dict[Any, list[np.ndarray]] = defaultdict(list)
         self.left: dict[Any, np.ndarray] = {}
@@ -45,6 +47,8 @@ class Scripted(Engine):
     async def generate(self, request: Request) -> Response:
         self.requests.append(request)
         await asyncio.sleep(self.seconds)
+        while self.gate is not None and not self.gate.is_set():
+            await asyncio.sleep(0.01)
         session = request.session
         self.read[session].append(request.prompt)
         text = self.policy.tokenizer.decode(np.concatenate(self.read[session]).tolist())

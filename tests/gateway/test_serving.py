@@ -7,11 +7,13 @@ alone, and nothing of them stays; (7) the secret; (8) models without a chat temp
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -251,11 +253,16 @@ def test_large_bodies(policy: Any) -> None:
 
 
 def test_many_requests(policy: Any) -> None:
-    engine = Scripted(policy, lambda read: "x", seconds=0.3)
+    engine = Scripted(policy, lambda read: "x")
+    engine.gate = threading.Event()
     limits = ServerLimits(running=2, waiting=1)
     with serving(model_of(policy, engine), limits=limits) as address, ThreadPoolExecutor(8) as pool:
         ask = lambda _: httpx.post(f"{address}/v1/chat/completions", json={"messages": HELLO})  # noqa: E731
-        answers = list(pool.map(ask, range(8)))
+        asked = [pool.submit(ask, number) for number in range(8)]
+        refusals = list(itertools.islice(as_completed(asked), 5))  # the others wait for the gate
+        engine.gate.set()
+        answers = [answer.result() for answer in asked]
+        assert {one.result().status_code for one in refusals} == {429}
         refused = [answer for answer in answers if answer.status_code == 429]
         assert len(refused) == 5 and sum(answer.status_code == 200 for answer in answers) == 3
         assert {answer.headers["retry-after"] for answer in refused} == {"1"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 from dataclasses import dataclass, field
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox.cgroups import Group
 from palaestra.tools.sandbox.processes import filled
+from palaestra.tools.sandbox.watching import readable
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Handshake:
     def wait_for_end(self) -> None:
         """Wait until the first process is dead, and all that was started inside with it."""
         if self.init_fd >= 0:
-            select.select([self.init_fd], [], [], 10.0)
+            readable(self.init_fd, 10.0)
 
     def status(self, status: int, err: str) -> int:
         """The exit status of the program: minus the number of the signal if a signal ended it.
@@ -95,7 +95,7 @@ class Handshake:
         return 128 - code if 128 < code <= 192 else code
 
     def _read(self, *, timeout_s: float) -> bool:
-        if not select.select([self.status_fd], [], [], timeout_s)[0]:
+        if not readable(self.status_fd, timeout_s):
             return False
         chunk = os.read(self.status_fd, 4096)
         self.told += chunk

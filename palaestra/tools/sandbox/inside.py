@@ -58,12 +58,12 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
     control.sendall(b"ready")
     running: dict[int, tuple[int, int]] = {}  # process → (number of the request, descriptor that reports its end)
     while True:
-        ready, _, _ = select.select([control, wake], [], [])
+        ready = _readable(control.fileno(), wake)
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
         _reap(running)
-        if control not in ready:
+        if control.fileno() not in ready:
             continue
         message, fds, _, _ = socket.recv_fds(control, 4096, 8)
         if not message:
@@ -83,6 +83,14 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
             running[pid] = (request["number"], end_fd)
     for pid in running:
         _kill(pid, settings["way"])
+
+
+def _readable(*fds: int, wait_s: float | None = None) -> list[int]:
+    """The descriptors that can be read or are closed at the other end. Waits for one, at most `wait_s` seconds."""
+    poll = select.poll()  # `select.select` refuses the numbers from 1024 on
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000)]
 
 
 def _fork(own: int) -> int:
@@ -337,7 +345,7 @@ def _head(link: socket.socket, variables: dict[str, Any]) -> None:
         os.close(commits)
         for fd in fds:
             os.close(fd)
-        ready, _, _ = select.select([alive], [], [], request["timeout_s"])
+        ready = _readable(alive, wait_s=request["timeout_s"])
         if ready and os.read(alive, 1):
             os._exit(0)  # the fork is the head now
         os.close(alive)

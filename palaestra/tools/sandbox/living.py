@@ -7,7 +7,6 @@ import binascii
 import json
 import os
 import pickle
-import select
 import socket
 import struct
 import time
@@ -22,7 +21,7 @@ from palaestra.tools.sandbox.cgroups import NONE, Blame, Deaths, Group
 from palaestra.tools.sandbox.limits import MEGABYTE, Job
 from palaestra.tools.sandbox.python_pool import PythonPool
 from palaestra.tools.sandbox.server import Server
-from palaestra.tools.sandbox.watching import Ended, Watch
+from palaestra.tools.sandbox.watching import Ended, Watch, readable
 
 GRACE_S = 2.0  # a session ends a piece in time itself; if it is this late, it counts as broken
 LONGEST = 64 * MEGABYTE  # most bytes of an answer
@@ -147,7 +146,7 @@ class Living:
         parts: list[bytes] = []
         while size > 0:
             left = until - time.monotonic()
-            if left <= 0 or not select.select([self.link], [], [], left)[0]:
+            if left <= 0 or not readable(self.link.fileno(), left):
                 return None
             try:
                 part = self.link.recv(min(size, MEGABYTE))

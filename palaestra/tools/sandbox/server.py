@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from palaestra.tools.sandbox.handshake import Handshake
 from palaestra.tools.sandbox.limits import MEGABYTE, Bounds
 from palaestra.tools.sandbox.namespaces import INSIDE, SERVER, Means, own_uid
 from palaestra.tools.sandbox.processes import clean_environment, filled, kill_group
+from palaestra.tools.sandbox.watching import readable
 
 SOURCE = Path(__file__).with_name("inside.py")
 PATIENCE_S = 30.0  # seconds that a server has to start
@@ -91,7 +91,7 @@ class Server:
 
     def status(self, end_fd: int, *, wait_s: float = 10.0) -> int | None:
         """The exit status of a process. None if the server died or does not answer; it then counts as dead."""
-        told = os.read(end_fd, 256) if select.select([end_fd], [], [], wait_s)[0] else b""
+        told = os.read(end_fd, 256) if readable(end_fd, wait_s) else b""
         os.close(end_fd)
         if not told:
             self.dead = True

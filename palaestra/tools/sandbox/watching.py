@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import selectors
 import time
 from collections.abc import Callable
@@ -101,7 +100,7 @@ class Watch:
         """Read what is left in the pipes after the program has ended."""
         for fd in self.streams:
             for _ in range(64):  # a pipe holds 64 KiB, rarely 1 MiB; the bound is for a process that still writes
-                if not self._read(fd) or not select.select([fd], [], [], 0)[0]:
+                if not self._read(fd) or not readable(fd, 0.0):
                     break
 
     def close(self) -> None:
@@ -133,6 +132,13 @@ class Watch:
         if self.stdin_fd >= 0:
             os.close(self.stdin_fd)
             self.stdin_fd = -1
+
+
+def readable(fd: int, wait_s: float) -> bool:
+    """Whether a descriptor can be read, or its other end is closed, within `wait_s` seconds."""
+    with selectors.DefaultSelector() as selector:  # `select.select` refuses the numbers from 1024 on
+        selector.register(fd, selectors.EVENT_READ)
+        return bool(selector.select(wait_s))
 
 
 async def in_thread(threads: ThreadPoolExecutor, run: Callable[[int], T]) -> T:

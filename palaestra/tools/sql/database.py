@@ -125,7 +125,11 @@ class Database:
 
         Raises: InvalidData, if it cannot be opened. Died, if its process dies meanwhile.
         """
-        worker = self._worker if self._worker and self._worker.alive else take(self._asked)
+        worker = self._worker
+        if worker is not None and not worker.alive:
+            worker.kill()
+            worker = None
+        worker = worker or take(self._asked)
         if worker.holds == self._asked:
             return worker
         worker.holds = None

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox.processes import clean_environment
+from palaestra.tools.sandbox.watching import readable
 
 INSIDE = Path(__file__).with_name("inside.py")
 MOST_IDLE = 8
@@ -70,7 +70,7 @@ class Worker:
             while line:
                 line = line[self._process.stdin.write(line) :]
             while (left := until - time.monotonic()) > 0:
-                if not select.select([self._process.stdout], [], [], left)[0]:
+                if not readable(self._process.stdout.fileno(), left):
                     break
                 chunk = os.read(self._process.stdout.fileno(), 1 << 16)
                 told += chunk
@@ -84,7 +84,7 @@ class Worker:
         raise Died(late=late)
 
     def kill(self) -> None:
-        """End the process."""
+        """End the process, and close its pipes."""
         self._process.kill()
         self._process.wait()
         self.forget()
@@ -112,6 +112,9 @@ LOCK = threading.Lock()
 def take(wanted: object) -> Worker:
     """A process that nobody else uses: one that holds what is wanted, another idle one, or a new one."""
     with LOCK:
+        for worker in IDLE:
+            if not worker.alive:
+                worker.kill()
         IDLE[:] = [worker for worker in IDLE if worker.alive]
         if IDLE:
             place = next((place for place, worker in enumerate(IDLE) if worker.holds == wanted), 0)

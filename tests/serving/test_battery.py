@@ -68,6 +68,7 @@ def place(
 
     monkeypatch.setattr(rules.Limits, "__init__", short)
     monkeypatch.setattr("palaestra.gateway.gate.IDLE_S", 0.1)
+    monkeypatch.setattr("palaestra.gateway.gate.TICK_S", 0.02)
     before = PROCESS.num_fds(), threads()
     with caplog.at_level(logging.WARNING):
         with SUBJECTS[name](tmp_path, secret) as made:

@@ -199,6 +199,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 def test_7_a_notebook_with_worker_processes(tmp_path) -> None:
     script = subprocess.run(
         [sys.executable, "-"], input=NOTEBOOK, cwd=tmp_path, capture_output=True, text=True, env=environment()

@@ -31,6 +31,7 @@ def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *options
     return json.loads(out.read_text())  # type: ignore[no-any-return]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["plain", "uneven", "turns"])
 def test_against_trl(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:  # rule 1
     module = load("vs_trl")
@@ -49,6 +50,7 @@ def test_against_trl(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert row["last_weight_difference"] < 1e-3
 
 
+@pytest.mark.smoke
 def test_turns(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # rule 2
     module = load("turns")
     content = run(module, monkeypatch, tmp_path / "turns.json", "--turns", "1", "6", "--repeats", "1", "--hidden", "16")

@@ -26,7 +26,7 @@ from palaestra.policies.adapter import AdapterPolicy, LoraSettings
 from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load
 from palaestra.training.start import train
-from tests.extras import needs
+from tests.extras import needs, some
 from tests.house.source_text import ROOT
 from tests.messages import told
 
@@ -75,7 +75,7 @@ def address_in(line: str) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], fast=1))
 def test_1_a_folder_until_a_signal_comes(folder: Path, number: int) -> None:
     with command(str(folder), "--max-tokens", "8") as (process, line):
         assert line.startswith("serving tiny at http://127.0.0.1:")

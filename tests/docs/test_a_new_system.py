@@ -51,6 +51,7 @@ def test_1_it_is_listed(tree: Path) -> None:
     assert "signs: not run yet" in run(tree, "benchmarks.studies", "--show", "signs")
 
 
+@pytest.mark.smoke
 def test_1_it_trains(tree: Path) -> None:
     assert "success" in run(tree, "palaestra", "train", "signs", "--quiet", *SMALL.split())
 

@@ -51,6 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", [name for name, page in PAGES.items() if page.blocks("python")])
 def test_python_blocks_run(name: str, folder: Path) -> None:  # rule 1
     page = PAGES[name]

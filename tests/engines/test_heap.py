@@ -34,6 +34,7 @@ print(resident_bytes() - start)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(heap._trim() is None, reason="only glibc can give memory back")
 def test_1_a_loop() -> None:
     held = {

@@ -36,7 +36,7 @@ from palaestra.testing import check_engine
 from palaestra.testing.engine_contract import check_served_engine
 from palaestra.testing.stand_in import StandIn
 from tests.engines.conversations import Talker, ids, small_model
-from tests.extras import needs
+from tests.extras import needs, some
 from tests.messages import told
 
 pytestmark = needs("httpx", "peft")
@@ -207,7 +207,7 @@ def test_3_killed_under_a_request(kind: str, folder: Path, engine: Callable[...,
 
 # ---- (4) and (5) ------------------------------------------------------------------------------------------
 @both
-@pytest.mark.parametrize("end", ["die", "freeze"])
+@pytest.mark.parametrize("end", some(["die", "freeze"], fast=1))
 def test_4_another_takes_over(kind: str, end: str, folder: Path, engine: Callable[..., ServedEngine]) -> None:
     model = loaded(folder)
     with StandIn(kind, folder) as first, StandIn(kind, folder) as second:
@@ -242,7 +242,7 @@ def asked(server: StandIn) -> int:
     return sum(path in ("/v1/completions", "/generate") for path, _ in server.requests)
 
 
-@both
+@pytest.mark.parametrize("kind", some(KINDS, fast=1))
 def test_5_a_slow_start(
     kind: str, folder: Path, engine: Callable[..., ServedEngine], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,7 +262,7 @@ def test_5_patience_ends(folder: Path, engine: Callable[..., ServedEngine]) -> N
 
 
 # ---- (6) --------------------------------------------------------------------------------------------------
-@both
+@pytest.mark.parametrize("kind", some(KINDS, fast=1))
 def test_6_single_faults(kind: str, folder: Path, engine: Callable[..., ServedEngine]) -> None:
     model = loaded(folder)
     with StandIn(kind, folder) as server:

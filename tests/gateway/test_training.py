@@ -110,6 +110,7 @@ def test_trajectories_are_what_the_model_has_seen(
     assert len(lines) == 2 and all(abs(line["mismatch/kl"]) < 1e-6 and line["updates"] for line in lines)
 
 
+@pytest.mark.slow
 def test_a_run_repeats(folder: Path, episodes: list[Trajectory]) -> None:  # rule 2
     said = []
     for name in ("second", "third"):
@@ -140,6 +141,7 @@ def test_while_the_policy_learns(folder: Path, episodes: list[Trajectory]) -> No
 LONGER = pytest.param("outside-agent-smolagents", marks=pytest.mark.slow)  # its model writes and reads code
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["outside-agent", "outside-agent-pydantic-ai", LONGER])
 def test_the_recipes(name: str, smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 5
     if name != "outside-agent":

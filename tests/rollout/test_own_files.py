@@ -157,6 +157,7 @@ def echo(turn: int, seen: Any) -> str:
 WORKERS: dict[str, Any] = {"workers": 2, "worker_kind": "process"}
 
 
+@pytest.mark.slow
 def test_1_as_in_this_process(own: Path) -> None:
     options = {"folder": "own world.py"}
     here, there = run(options, echo), run(options, echo, **WORKERS)

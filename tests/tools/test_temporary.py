@@ -16,6 +16,7 @@ import pytest
 
 from palaestra.tools import WorkFolder, temporary
 from palaestra.tools.temporary import PREFIX, TemporaryFolder, abandoned, sweep
+from tests.extras import some
 
 HOLD = "from palaestra.tools.{module} import {name}\nit = {name}({argument})\nprint('made', flush=True)\ninput()"
 KINDS = [
@@ -41,7 +42,7 @@ def test_1_closing(place: Path) -> None:
     assert not list(place.iterdir())
 
 
-@pytest.mark.parametrize(("module", "name", "argument"), KINDS)
+@pytest.mark.parametrize(("module", "name", "argument"), some(KINDS, fast=1))
 def test_2_killed_processes(module: str, name: str, argument: str, place: Path) -> None:
     """Folders of a process that SIGKILL ended stayed for ever."""
     code = HOLD.format(module=module, name=name, argument=argument)

@@ -116,6 +116,7 @@ def _slow(tmp_path: Path, **training: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_4_a_kill_loses_no_finished_episode(tmp_path: Path) -> None:
     recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(json.dumps(_slow(tmp_path)))

@@ -18,6 +18,7 @@ from palaestra.data import RunSetup
 from palaestra.policies.language import LanguagePolicy
 from palaestra.training import start
 from palaestra.training.loop import Trainer
+from tests.extras import some
 from tests.fake_device import FakeDevice
 from tests.training.devices import RUNS, log, newest, played
 
@@ -54,13 +55,13 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("name", some(RUNS, fast=5))
 def test_1_a_run_is_the_same_on_another_device(name: str, here: Run, there: Run) -> None:
     assert_same(here(name), there(name))
 
 
 @pytest.mark.parametrize("first", [pytest.param("cpu", marks=pytest.mark.slow), "device"])
-@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize("name", some(STOPPED, fast=3))
 def test_2_resume_on_another_device(
     name: str, first: str, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

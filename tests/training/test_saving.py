@@ -140,6 +140,7 @@ def test_4_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert all(word in shown for word in ("tokens/s", "812", "left", "cut", "2/4", "a [/b] note"))
 
 
+@pytest.mark.slow
 def test_5_a_reader_that_goes_away(tmp_path: Path) -> None:
     recipe = {"name": "alone", "environment": {"echo": {"turns": 1}}, "policies": {"main": {"policy": "network"}},
               "rollout": {"tasks": 2, "group": 2}, "training": {"iterations": 3, "threads": 1},

@@ -162,6 +162,7 @@ def test_9_random_halves() -> None:
     assert torch.equal(canon(table.take(order), metric="random", mu=1.0), found.flip(0))
 
 
+@pytest.mark.slow
 def test_9_a_long_trajectory_is_drawn_once() -> None:
     seeds = range(2000)
     rows = ["long"] * 8 + ["one", "two"]

@@ -32,7 +32,7 @@ from palaestra.envs.adapters.miniwob.reading import color_name
 from palaestra.envs.adapters.miniwob.world import MiniWoB
 from palaestra.errors import ContractError, EpisodeFailure, MissingExtra, RecipeError
 from palaestra.testing import check_environment
-from tests.extras import needs
+from tests.extras import needs, some
 from tests.messages import told
 
 pytestmark = needs("miniwob")
@@ -96,7 +96,7 @@ def kill_browser():
 
 
 # ---- pages ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("page", RULES)
+@pytest.mark.parametrize("page", some(RULES, fast=12))
 def test_rules_solve_their_pages(page):  # rule 1
     env = world(page)
     end = solve(env, begin(env, 1))[-1]

@@ -69,6 +69,7 @@ def test_splits_are_those_of_the_package() -> None:  # rule 3
     assert not has(env, "expert")
 
 
+@pytest.mark.slow
 def test_episodes_depend_on_nothing_else() -> None:  # rule 4
     first, other = (ScienceWorld(kinds=("find-plant",), expert=False) for _ in range(2))
     task, foreign = first.tasks("train", 2, 3)

@@ -74,6 +74,7 @@ def test_trl(tmp_path: Path) -> None:  # rule 1
     assert any(one.outcome for one in run.trajectories())
 
 
+@pytest.mark.smoke
 @needs("openenv")
 def test_openenv(tmp_path: Path) -> None:  # rule 2
     from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
@@ -88,6 +89,7 @@ def test_openenv(tmp_path: Path) -> None:  # rule 2
         server.close()
 
 
+@pytest.mark.smoke
 @needs("verifiers")
 def test_verifiers(tmp_path: Path) -> None:  # rule 3
     file = tmp_path / "sums_to_train_on.py"
@@ -95,6 +97,7 @@ def test_verifiers(tmp_path: Path) -> None:  # rule 3
     trained(tmp_path, {"verifiers": {"taskset": str(file)}}, warm_start=None)
 
 
+@pytest.mark.smoke
 @needs("textworld")
 @pytest.mark.filterwarnings("ignore:.*not fully supported")
 def test_textworld(tmp_path: Path) -> None:  # rule 4

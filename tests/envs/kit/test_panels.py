@@ -85,7 +85,7 @@ SIZES = {
     "pettingzoo-spread": 256,
     "pettingzoo-tictactoe": 256,
 }
-SLOW = {"prover-2", "code-2"}
+SLOW = {"prover-2", "code-2", "puzzles-2"}
 
 
 def toy(word="text"):

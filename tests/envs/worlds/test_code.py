@@ -34,6 +34,7 @@ from palaestra.envs.worlds.code.repository import build_repository, line_of
 from palaestra.envs.worlds.code.world import AGENT, Code
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_environment
+from tests.extras import some
 from tests.messages import told
 
 ADD, TIMES, LENGTH = (next(one for one in OPERATIONS if one.plain.startswith(w)) for w in ("add", "mult", "count the"))
@@ -229,7 +230,7 @@ def test_6_values_are_the_same_kind(got, want, equal):
 
 
 # ---- expert and dials -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("options", [{}, {"text": "examples", "depth": (3, 4)}, {"max_turns": 1}])
+@pytest.mark.parametrize("options", some([{"text": "examples", "depth": (3, 4)}, {}, {"max_turns": 1}], fast=1))
 def test_7_the_expert(options):
     env = Code(**options)
     for task in env.tasks("eval", 70, 1):
@@ -251,6 +252,7 @@ def test_7_random_play_rarely_succeeds():
     assert won < 30  # 13 % in the long run
 
 
+@pytest.mark.slow
 def test_8_dials():
     env = Code(domains=("number",), operators=2, constants=3, depth=(2, 2), examples=2, largest=4, mutants=3)
     for task in env.tasks("train", 30, 0):
@@ -360,8 +362,8 @@ def test_12_acts_are_read_as_written(style):
             Act("submit"),
         ],
     }
-    for kind, some in acts.items():
-        for act in some:
+    for kind, several in acts.items():
+        for act in several:
             assert read_act(write_act(act, style), kind, style) == act
         assert {act.name for act in some} == set(MANUALS[kind])
         assert all(name in explained(kind, style) for name in MANUALS[kind])

@@ -81,7 +81,9 @@ def started(**options):
         {"style": "fenced"},
         {"style": "json", "score": "fraction", "noise": 0.2},
         pytest.param({"kind": "repository"}, marks=pytest.mark.slow),
-        {"kind": "repository", "style": "tagged", "paraphrased": True, "wrong": 0.5},
+        pytest.param(
+            {"kind": "repository", "style": "tagged", "paraphrased": True, "wrong": 0.5}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_1_contract(options, machine):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,6 +39,7 @@ KINDS = {
     "session": f"Session(PythonPool(workers=1)).run({SLEEP!r}, timeout_s=60)",
     "plain-session": f"Session(PythonPool(backend='subprocess', workers=1)).run({SLEEP!r}, timeout_s=60)",
 }
+MARKS: dict[str, Any] = {"wasmtime": [needs("wasmtime"), pytest.mark.slow], "bubblewrap": (), "session": ()}
 
 
 def groups_of(pid: int) -> list[Path]:
@@ -56,7 +58,7 @@ def living(processes: list[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=needs("wasmtime") if k == "wasmtime" else ()) for k in KINDS])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=MARKS.get(k, pytest.mark.slow)) for k in KINDS])
 def test_nothing_is_left(kind: str, tmp_path: Path) -> None:  # rules 1 and 2
     """The sleeping module, the plain command, folders and control groups stayed."""
     if kind in ("bubblewrap", "call", "session") and unavailable():

@@ -7,9 +7,9 @@ from typing import Any
 __all__ = ["Run", "compare", "evaluate", "load_recipe", "train"]
 __version__ = "0.1.0"
 
-# oneDNN, a part of torch, makes a kernel for each shape of a product, which takes ten times as long as a small product.
-# It keeps 1024 of them. The batches of generation and training have more shapes than that.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+# oneDNN, a part of torch, makes a kernel for each shape of a product, and keeps 1024 of them. Generation has more shapes
+# than that. Each kernel takes about half a megabyte, so not all can be kept.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2048")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 __all__ = ["Run", "compare", "evaluate", "load_recipe", "train"]
 __version__ = "0.1.0"
 
-# oneDNN, a part of torch, makes a kernel for each shape of a product, and keeps 1024 of them. Generation has more shapes
-# than that. Each kernel takes about half a megabyte, so not all can be kept.
+# oneDNN, a part of torch, makes a kernel for each shape of a product, and keeps 1024 of them. Generation has more
+# shapes than that. Each kernel takes about half a megabyte, so not all can be kept.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "2048")
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from palaestra.catalogue import Declaration, declarations, heads
 from palaestra.commands.extras import installed_bytes, requirements, version, way_out
-from palaestra.commands.tables import console
+from palaestra.commands.tables import cell, console
 from palaestra.errors import UnknownName, nearest
 from palaestra.index import PACKAGE
 from palaestra.registry import index
@@ -53,7 +53,8 @@ def _table(title: str, chosen: dict[str, str], known: dict[str, Declaration]) ->
     table = Table("environment", "what it is", "panel", "extra", title=f"\n{title}", title_justify="left", box=None)
     for name, target in sorted(chosen.items()):
         part = known.get(name)
-        table.add_row(name, part.summary if part else target, panel_sizes(name), (part.extra if part else "") or "–")
+        about, extra = (part.summary, part.extra) if part else (target, "")
+        table.add_row(cell(name), cell(about), panel_sizes(name), extra or "–")
     return table
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from palaestra.commands.export import chosen_policy
 from palaestra.commands.runs import checkpoint_of, open_run, resolve, run_folder, trained_setup
-from palaestra.commands.tables import console
+from palaestra.commands.tables import cell, console
 from palaestra.data import Trajectory
 from palaestra.errors import RunFolderError
 from palaestra.evaluation.panels import Evaluation, cut_line, failure_line, form, interval_line, result_line
@@ -203,7 +202,7 @@ def _team(agents: Mapping[str, Mapping[str, float]]) -> Table:
     }
     table = Table("role", *columns.values(), box=None)
     for name, numbers in agents.items():
-        table.add_row(escape(visible(name)), *(f"{numbers[key]:.3g}" if key in numbers else "–" for key in columns))
+        table.add_row(cell(name), *(f"{numbers[key]:.3g}" if key in numbers else "–" for key in columns))
     return table
 
 

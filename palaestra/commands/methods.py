@@ -10,7 +10,7 @@ from rich.table import Table
 from palaestra.catalogue import Declaration, System, heads, studies, system, systems
 from palaestra.catalogue.studies import trained_with
 from palaestra.columns import ability_of
-from palaestra.commands.tables import console
+from palaestra.commands.tables import cell, console
 from palaestra.errors import UnknownName, nearest
 from palaestra.index import PACKAGE
 from palaestra.registry import SLOTS, index
@@ -79,7 +79,7 @@ def _parts(slots: list[str], without: str | None) -> Table:
         for name, target in sorted(index()[slot].items()):
             part = known.get((slot, name))
             if part is None:  # of another package
-                table.add_row(slot, name, "", "", target, "")
+                table.add_row(slot, cell(name), "", "", cell(target), "")
             elif without is None or without not in _needs(part):
                 table.add_row(slot, name, ", ".join(part.reads), ", ".join(part.uses), part.source, part.summary)
     return table

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
-from rich.markup import escape
 from rich.table import Table
 
 from palaestra.catalogue import heads, systems
-from palaestra.commands.tables import console
+from palaestra.commands.tables import cell, console
 from palaestra.recipe.beside import apart
 from palaestra.recipe.layers import merge, parts_of
 from palaestra.recipe.origins import Mark, Node
@@ -56,7 +55,7 @@ def run() -> None:
                       box=None)  # fmt: skip
         for line in (line for line in found if line.kind == kind):
             row = (line.name, line.about, line.environment, line.policies, line.takes, line.needs)
-            table.add_row(*map(escape, row))
+            table.add_row(*map(cell, row))
         out.print(table)
     out.print("\n`palaestra explain NAME` shows one whole; `palaestra train NAME --smoke` tries it in seconds.")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from palaestra.commands.tables import console
+from palaestra.commands.tables import cell, console
 from palaestra.data import Trajectory
 from palaestra.errors import RecipeError
 from palaestra.evaluation.panels import Evaluation, failure_line, interval_line, result_line
@@ -139,10 +139,12 @@ def _score(played: Trajectory) -> float:
 
 def _table(arms: Sequence[Arm]) -> Table:
     first = arms[0]
-    table = Table("", "result", "acts an episode", "tokens an episode", f"{first.name}, less this", box=None)
+    table = Table("", "result", "acts an episode", "tokens an episode", f"{cell(first.name)}, less this", box=None)
     for arm in arms:
         less = "" if arm is first else _difference(first, arm)
-        table.add_row(arm.name, interval_line(arm.evaluation), f"{arm.evaluation.turns:.1f}", f"{arm.tokens:.1f}", less)
+        table.add_row(
+            cell(arm.name), interval_line(arm.evaluation), f"{arm.evaluation.turns:.1f}", f"{arm.tokens:.1f}", less
+        )
     return table
 
 

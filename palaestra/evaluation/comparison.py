@@ -30,6 +30,7 @@ from palaestra.evaluation.statistics import (
     t_interval,
 )
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES
+from palaestra.terminal import visible
 
 __all__ = ["Arm", "Comparison", "Run", "compare", "difference", "load_arm", "plot", "recomputed"]
 
@@ -173,13 +174,14 @@ class Comparison:
 
     def table(self) -> Table:
         """The result as a table for the terminal."""
-        table = Table(title=f"{self.metric} at {self.budget:g} {self.axis}", caption="\n".join(self.notes()))
-        for column in ("arm", "seeds", "measure", "mean (interval)", escape(f"minus {self.reference}"), "verdict"):
+        title, notes = f"{self.metric} at {self.budget:g} {self.axis}", "\n".join(self.notes())
+        table = Table(title=_cell(title), caption=_cell(notes))
+        for column in ("arm", "seeds", "measure", "mean (interval)", _cell(f"minus {self.reference}"), "verdict"):
             table.add_column(column, justify="left" if column in ("arm", "measure", "verdict") else "right")
         for arm in self.arms:
             both = self.differences.get(arm.name, {})
             final, area = _difference_cells(both.get("final")), _difference_cells(both.get("area"))
-            table.add_row(escape(arm.name), str(len(arm.seeds)), "final", str(arm.final.mean), *final)
+            table.add_row(_cell(arm.name), str(len(arm.seeds)), "final", str(arm.final.mean), *final)
             table.add_row("", "", "mean height", str(arm.area.mean), *area, end_section=True)
         return table
 
@@ -188,6 +190,10 @@ class Comparison:
         console = Console(file=io.StringIO(), width=width, force_terminal=False, no_color=True)
         console.print(self.table())
         return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def _cell(text: str) -> str:
+    return escape(visible(text))
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> Path:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -162,6 +163,13 @@ def test_table(arms: list[Arm]) -> None:  # rule 8
     assert "higher" in text
     assert "0.725 [0.700, 0.750]" in text
     assert all(note.split(":")[0] in " ".join(text.split()) for note in shown(arms).notes())
+
+
+def test_a_table_moves_no_cursor(arms: list[Arm]) -> None:  # rule 8
+    """Names of arms are names of folders, which others may have made."""
+    named = [dataclasses.replace(arm, name=f"\x1b[2J[bold]{arm.name}") for arm in arms]
+    text = shown(named).text(width=200)
+    assert "\x1b" not in text and "␛[2J[bold]" in text
 
 
 def test_plot(arms: list[Arm], tmp_path: Path) -> None:  # rule 8

@@ -1,14 +1,16 @@
 """The memory that a run needs, known before anything starts. `palaestra plan` shows it, and `train` refuses what cannot
 fit.
 
-Counted are pretrained models: their weights, what training adds, one pass of an update, and the cache of generation.
-Models that are made on the spot are small and not counted.
+Counted are pretrained models: their weights, what training adds, one pass of an update, and on a CPU the program. The
+cache of generation is freed before an update, and is shown for itself. Models that are made on the spot are small and
+not counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from palaestra.engines.heap import GROWTH
 from palaestra.errors import RecipeError
 from palaestra.models.devices import free_bytes, run_device
 from palaestra.models.precision import chosen_dtype
@@ -22,6 +24,9 @@ MASTER = WIDTHS["float32"]  # master weights, gradients and logits have at least
 STATES = 2  # numbers that AdamW keeps for each trained weight
 LOGITS = 3  # a chunk of logits exists as logits, as log-probabilities and as probabilities or a gradient
 TEMPORARY = 1.15  # a backward pass needs about an eighth more than what is kept (measured with SmolLM2)
+# On a CPU the program shares the memory of the model. Bytes, measured with SmolLM2 in whole runs.
+LIBRARIES = 800_000_000
+KERNELS = 900_000_000  # that oneDNN keeps for products in bfloat16 (see ONEDNN_PRIMITIVE_CACHE_CAPACITY)
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -56,6 +61,8 @@ def needs_of(settings: RunSettings) -> list[Need]:
             passes += _pass(name, size, settings)
     if passes:
         rows.append(max(passes, key=lambda need: need.size))
+    if rows and settings.device.partition(":")[0] == "cpu":
+        rows.append(_program(_dtype(settings)))
     return rows
 
 
@@ -103,9 +110,10 @@ def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:
 
 def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
     budget, model = settings.training.token_budget, size.model
-    if model.kept_per_token is None:
+    kept = model.kept(_dtype(settings))
+    if kept is None:
         return []
-    each = int(TEMPORARY * model.kept_per_token * WIDTHS[_dtype(settings)])
+    each = int(TEMPORARY * kept)
     # With additions the output layer is frozen, and its logits are computed for a few tokens at a time.
     chunk = (
         rows_at_once(model.vocabulary, settings.device.partition(":")[0]) * model.vocabulary
@@ -121,6 +129,14 @@ def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
     return [Need(what=f"one pass of an update of {name}", size=need, how=how, always=False)]
 
 
+def _program(dtype: str) -> Need:
+    kernels = KERNELS if dtype == "bfloat16" else 0
+    how = f"{shown(LIBRARIES)} of libraries, {shown(GROWTH)} of gaps between tensors"
+    if kernels:
+        how += f", {shown(kernels)} of kernels for bfloat16"
+    return Need(what="the program", size=LIBRARIES + GROWTH + kernels, how=how)
+
+
 def further_lines(settings: RunSettings) -> list[str]:
     """What a session of each policy costs in the engine, and what could not be counted."""
     lines = []
@@ -134,7 +150,7 @@ def further_lines(settings: RunSettings) -> list[str]:
         if elsewhere is None and size.holds_model and size.model.cache_per_token is not None:
             each = size.model.cache_per_token * WIDTHS[_dtype(settings)]
             lines.append(f"cache of {name}: {shown(each)} for each token of a session, {shown(1000 * each)} for 1,000")
-        if settings.policies[name].trainable and size.model.kept_per_token is None:
+        if settings.policies[name].trainable and size.model.kept(_dtype(settings)) is None:
             lines.append(f"one pass of an update of {name} cannot be counted for this architecture")
     if settings.training.shard:
         lines.append("training.shard spreads weights and what training adds over the processes; the lines count all")

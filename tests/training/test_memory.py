@@ -73,34 +73,36 @@ def test_1_sizes_of_the_loaded_model(folder: str) -> None:
     assert size.additions(4) == sum(4 * (i + o) for i, o in size.linear)
 
 
-def test_2_kept_numbers(folder: str) -> None:
-    model, kept = load_causal_lm(folder), {}
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_2_kept_bytes(folder: str, dtype: torch.dtype) -> None:
+    model, kept = load_causal_lm(folder).to(dtype), {}
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = (storage.nbytes() // 4, storage)
+            kept[storage.data_ptr()] = (storage.nbytes(), storage)
         return tensor
 
     with saved_tensors_hooks(note, lambda tensor: tensor):
         hidden = model.base_model(input_ids=torch.zeros(1, PROBE, dtype=torch.long), use_cache=False)
     size = size_of(folder)
     assert hidden is not None and size is not None
-    assert sum(numbers for numbers, _ in kept.values()) // PROBE == size.kept_per_token
+    assert sum(size for size, _ in kept.values()) // PROBE == size.kept(str(dtype).removeprefix("torch."))
 
 
 def test_3_the_plan(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan.run(recipe=[str(recipe)])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines[:4]] == [
+    assert [line.split("  ")[0] for line in lines[:5]] == [
         "weights of base",
         "training of main",
         "one pass of an update of main",
+        "the program",
         "together",
     ]
     rows = needs_of(load([str(recipe)]).settings)
-    assert lines[3].split()[-2:] == memory.shown(sum(row.size for row in rows)).split()
+    assert lines[4].split()[-2:] == memory.shown(sum(row.size for row in rows)).split()
     plan.run(recipe=["cartpole.yaml"])
     assert "no pretrained model" in capsys.readouterr().out
 
@@ -172,10 +174,10 @@ def test_7_a_pass_that_cannot_be_counted(
     model = tmp_path / "other"
     AutoModelForCausalLM.from_config(config).save_pretrained(model)
     size = size_of(str(model))
-    assert size is not None and size.kept_per_token is None and size.parameters and size.cache_per_token
+    assert size is not None and size.kept("float32") is None and size.parameters and size.cache_per_token
     recipe.write_text(recipe.read_text().replace(folder, str(model)))
     settings = load([str(recipe)]).settings
-    assert [row.what for row in needs_of(settings)] == ["weights of base", "training of main"]
+    assert [row.what for row in needs_of(settings)] == ["weights of base", "training of main", "the program"]
     capfd.readouterr()
     plan.run(recipe=[str(recipe)])
     shown = capfd.readouterr()
@@ -213,7 +215,7 @@ UPDATE = """
 import resource, torch
 from palaestra.models.causal_lm import load_causal_lm
 torch.set_num_threads(1)
-model = load_causal_lm({model!r})
+model = load_causal_lm({model!r}).to(torch.{dtype})
 def read(rows):
     return model.base_model(input_ids=torch.zeros(rows, 128, dtype=torch.long), use_cache=False).last_hidden_state
 read(1).sum().backward()  # now all weights and gradients are in memory
@@ -224,10 +226,12 @@ print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 
 
 @pytest.mark.slow
-def test_6_a_real_pass(smollm2: str) -> None:
-    code = UPDATE.format(model=smollm2, rows=8)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_6_a_real_pass(smollm2: str, dtype: str) -> None:
+    code = UPDATE.format(model=smollm2, rows=8, dtype=dtype)
     used = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     size = size_of(smollm2)
-    assert size is not None and size.kept_per_token is not None
-    planned = 8 * 128 * size.kept_per_token * 4
+    kept = size.kept(dtype) if size else None
+    assert kept is not None
+    planned = 8 * 128 * kept
     assert 0.5 * planned < used < memory.TEMPORARY * planned

@@ -365,7 +365,7 @@ def test_12_acts_are_read_as_written(style):
     for kind, several in acts.items():
         for act in several:
             assert read_act(write_act(act, style), kind, style) == act
-        assert {act.name for act in some} == set(MANUALS[kind])
+        assert {act.name for act in several} == set(MANUALS[kind])
         assert all(name in explained(kind, style) for name in MANUALS[kind])
         for text in ("", "fly", "try x", "run", "read", "```python\nx\n```", '{"name": "fly", "arguments": {}}'):
             with pytest.raises(Misread):

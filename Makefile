@@ -26,7 +26,7 @@ BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
-	@echo "attack      tries what Palaestra promises to survive, for ten minutes, and writes a table"
+	@echo "attack      tries what Palaestra promises to survive, for ten to twenty minutes, and writes a table"
 	@echo "smoke       benchmarks and recipes, each for a moment"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"

@@ -9,8 +9,9 @@ from rich.table import Table
 
 from palaestra.catalogue import Declaration, declarations, heads
 from palaestra.commands.extras import installed_bytes, requirements, version, way_out
-from palaestra.commands.tables import cell, console
+from palaestra.commands.tables import console
 from palaestra.errors import UnknownName, nearest
+from palaestra.evaluation.tables import cell
 from palaestra.index import PACKAGE
 from palaestra.registry import index
 

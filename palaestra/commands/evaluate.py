@@ -13,11 +13,12 @@ from rich.table import Table
 
 from palaestra.commands.export import chosen_policy
 from palaestra.commands.runs import checkpoint_of, open_run, resolve, run_folder, trained_setup
-from palaestra.commands.tables import cell, console
+from palaestra.commands.tables import console
 from palaestra.data import Trajectory
 from palaestra.errors import RunFolderError
 from palaestra.evaluation.panels import Evaluation, cut_line, failure_line, form, interval_line, result_line
 from palaestra.evaluation.statistics import Interval
+from palaestra.evaluation.tables import cell
 from palaestra.recipe.players import Player, player_of, replaced, with_players
 from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import EpisodeLog

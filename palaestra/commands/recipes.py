@@ -10,7 +10,8 @@ from functools import reduce
 from rich.table import Table
 
 from palaestra.catalogue import heads, systems
-from palaestra.commands.tables import cell, console
+from palaestra.commands.tables import console
+from palaestra.evaluation.tables import cell
 from palaestra.recipe.beside import apart
 from palaestra.recipe.layers import merge, parts_of
 from palaestra.recipe.origins import Mark, Node

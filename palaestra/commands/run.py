@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from palaestra.commands.tables import cell, console
+from palaestra.commands.tables import console
 from palaestra.data import Trajectory
 from palaestra.errors import RecipeError
 from palaestra.evaluation.panels import Evaluation, failure_line, interval_line, result_line
 from palaestra.evaluation.statistics import t_interval
+from palaestra.evaluation.tables import cell
 from palaestra.recipe import Recipe, load, packaged, split_arguments
 from palaestra.recipe.sources import PLAYED
 from palaestra.terminal import visible

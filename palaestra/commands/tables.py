@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
-
-from palaestra.terminal import visible
 
 PIPE = 200  # columns, if the output is not a terminal
-
-
-def cell(text: object) -> str:
-    """A text of somebody else for a cell of a table: nothing in it is read as a color or moves the cursor."""
-    return escape(visible(text))
 
 
 class _Plain(Console):

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import palaestra
@@ -29,8 +28,8 @@ from palaestra.evaluation.statistics import (
     paired_bootstrap,
     t_interval,
 )
+from palaestra.evaluation.tables import cell
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES
-from palaestra.terminal import visible
 
 __all__ = ["Arm", "Comparison", "Run", "compare", "difference", "load_arm", "plot", "recomputed"]
 
@@ -175,13 +174,13 @@ class Comparison:
     def table(self) -> Table:
         """The result as a table for the terminal."""
         title, notes = f"{self.metric} at {self.budget:g} {self.axis}", "\n".join(self.notes())
-        table = Table(title=_cell(title), caption=_cell(notes))
-        for column in ("arm", "seeds", "measure", "mean (interval)", _cell(f"minus {self.reference}"), "verdict"):
+        table = Table(title=cell(title), caption=cell(notes))
+        for column in ("arm", "seeds", "measure", "mean (interval)", cell(f"minus {self.reference}"), "verdict"):
             table.add_column(column, justify="left" if column in ("arm", "measure", "verdict") else "right")
         for arm in self.arms:
             both = self.differences.get(arm.name, {})
             final, area = _difference_cells(both.get("final")), _difference_cells(both.get("area"))
-            table.add_row(_cell(arm.name), str(len(arm.seeds)), "final", str(arm.final.mean), *final)
+            table.add_row(cell(arm.name), str(len(arm.seeds)), "final", str(arm.final.mean), *final)
             table.add_row("", "", "mean height", str(arm.area.mean), *area, end_section=True)
         return table
 
@@ -190,10 +189,6 @@ class Comparison:
         console = Console(file=io.StringIO(), width=width, force_terminal=False, no_color=True)
         console.print(self.table())
         return str(console.file.getvalue())  # type: ignore[attr-defined]
-
-
-def _cell(text: str) -> str:
-    return escape(visible(text))
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> Path:

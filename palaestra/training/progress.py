@@ -9,10 +9,10 @@ from contextlib import suppress
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from palaestra.evaluation.panels import Evaluation, cut_line, failure_line, interval_line
+from palaestra.evaluation.tables import cell
 from palaestra.terminal import visible
 
 SHOWN = {
@@ -75,7 +75,7 @@ class Progress:
     def phase(self, what: str, done: int, of: int) -> None:
         """Show the progress of a phase before the loop, such as the warm start."""
         if self._live is not None:
-            self._live.update(escape(visible(f"{what} {done}/{of}")))
+            self._live.update(cell(f"{what} {done}/{of}"))
         elif self._due() or done == of:
             self.note(f"{what} {done}/{of}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from palaestra.models.pretrained import located
 from palaestra.models.quantized import BYTES, held_kind
 
 PROBE = 127  # tokens of the sequence that is counted, a number that no width has
-COUNTED = (torch.float32, torch.bfloat16)
 
 
 class CacheShape(NamedTuple):
@@ -61,17 +60,17 @@ class ModelSize:
     """Sizes of a causal language model. None: not known of this architecture.
 
     Attributes:
+        folder: with its configuration.
         parameters: number of weights, tied ones counted once.
         linear: for each linear layer but the output, the two widths of its weight.
-        kept_per_token: see `kept`, by the names of the dtypes in which a pass could be counted.
         cache_per_token: numbers of keys and values for each token of a session.
         vocabulary: number of logits.
         held: the kind in which the folder holds the weights of the linear layers: nf4, fp4 or int8. None: whole.
     """
 
+    folder: str
     parameters: int
     linear: tuple[tuple[int, int], ...]
-    kept_per_token: Mapping[str, int]
     cache_per_token: int | None
     vocabulary: int
     held: str | None = None
@@ -83,11 +82,9 @@ class ModelSize:
     def kept(self, dtype: str) -> int | None:
         """Bytes that a pass keeps for the backward pass, for each token that the model reads. None: not known.
 
-        In bfloat16 they are more than half of those in float32, since norms keep float32 numbers.
+        In bfloat16 they are more than half of those in float32, since norms keep float32 numbers. Takes half a second.
         """
-        if dtype == "float64" and "float32" in self.kept_per_token:
-            return 2 * self.kept_per_token["float32"]
-        return self.kept_per_token.get(dtype)
+        return _kept(self.folder, dtype)
 
     @property
     def in_layers(self) -> int:
@@ -137,7 +134,7 @@ def size_of(model: str) -> ModelSize | None:
     place = located(model)
     try:
         config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
-        empty = _empty(config, torch.float32)
+        empty = _empty(config, "float32")
     except Exception:  # an architecture may fail by any exception
         return None
     output = empty.get_output_embeddings()
@@ -148,26 +145,25 @@ def size_of(model: str) -> ModelSize | None:
         cached: int | None = cache_shape(config).numbers
     except AttributeError:
         cached = None
-    parameters = sum(p.numel() for p in empty.parameters())
-    kept = {str(dtype).removeprefix("torch."): _kept(config, dtype) for dtype in COUNTED}
     return ModelSize(
-        parameters=parameters,
+        folder=place,
+        parameters=sum(p.numel() for p in empty.parameters()),
         linear=tuple((part.weight.shape[0], part.weight.shape[1]) for part in layers),
-        kept_per_token={name: found // PROBE for name, found in kept.items() if found is not None},
         cache_per_token=cached,
         vocabulary=config.get_text_config().vocab_size,
         held=held_kind(config, None),
     )
 
 
-def _empty(config: Any, dtype: torch.dtype) -> Any:
+def _empty(config: Any, dtype: str) -> Any:
     """A model whose weights have shapes and no numbers."""
     with torch.device("meta"):
-        return kind_of(config).from_config(config, dtype=dtype)
+        return kind_of(config).from_config(config, dtype=getattr(torch, dtype))
 
 
-def _kept(config: Any, dtype: torch.dtype) -> int | None:
-    """Bytes that a forward pass of `PROBE` tokens, without the output layer, keeps for the backward pass.
+@functools.cache
+def _kept(folder: str, dtype: str) -> int | None:
+    """Bytes that a forward pass of `PROBE` tokens, without the output layer, keeps for each of them.
 
     The pass runs on fake tensors of the CPU, which have a shape and no numbers, so that attention takes the kernel that
     training takes.
@@ -175,7 +171,7 @@ def _kept(config: Any, dtype: torch.dtype) -> int | None:
     Returns: None, if the pass needs numbers, as mixtures of experts and some rotary positions do.
     """
     kept: dict[int, tuple[int, Any]] = {}
-    empty = _empty(config, dtype)
+    empty = _empty(transformers.AutoConfig.from_pretrained(folder, local_files_only=True), dtype)
     with _without_errors(), FakeTensorMode(allow_non_fake_inputs=True):
         model = empty.to_empty(device="cpu")
         weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
@@ -193,7 +189,7 @@ def _kept(config: Any, dtype: torch.dtype) -> int | None:
         except Exception:  # an architecture may fail by any exception
             return None
         del hidden
-    return sum(size for size, _ in kept.values())
+    return sum(size for size, _ in kept.values()) // PROBE
 
 
 @contextmanager

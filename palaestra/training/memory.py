@@ -2,7 +2,7 @@
 fit.
 
 Counted are pretrained models: their weights, what training adds, one pass of an update, and on a CPU the program. The
-cache of generation is freed before an update, and is shown for itself. Models that are made on the spot are small and
+cache of generation is freed before an update, and has a line of its own. Models that are made on the spot are small and
 not counted.
 """
 

@@ -23,7 +23,7 @@ from palaestra.rollout.settings import RolloutSettings
 from tests.messages import told
 
 ELSEWHERE = {"miniwob", "scienceworld"}  # real browsers and Java: their own tests play them again
-SLOW = {"prover", "code", "puzzles", "craft", "travel"}  # seconds
+SLOW = {"prover", "code", "puzzles", "craft", "travel"}  # each takes seconds
 PLAYED = sorted(name for name, entry in panels().items() if entry.played and entry.environment not in ELSEWHERE)
 
 

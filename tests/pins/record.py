@@ -237,10 +237,11 @@ def _setups() -> dict[str, str]:
 
 # ---- compare ----------------------------------------------------------------------------------------------
 def machine() -> str:
-    """What decides how sums round."""
+    """What decides how sums round: the processor, its widest instructions, and torch."""
     info = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*:\s*(.*)", info.read_text()) if info.exists() else None
-    return f"{model[1] if model else platform.processor()}, torch {torch.__version__}"
+    widest = torch.backends.cpu.get_cpu_capability()  # different processors may have one name in virtual machines
+    return f"{model[1] if model else platform.processor()}, {widest}, torch {torch.__version__}"
 
 
 def differences(expected: Any, found: Any, *, exact: bool, place: str = "") -> Iterator[str]:

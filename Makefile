@@ -27,7 +27,7 @@ help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
 	@echo "develop     … with test tools and environments  test        fast tests          test-all   all tests"
 	@echo "attack      tries what Palaestra promises to survive, for ten to twenty minutes, and writes a table"
-	@echo "smoke       benchmarks, recipes and examples, each for a moment"
+	@echo "smoke       the longer tests, and benchmarks, recipes and examples, each for a moment"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
 	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
@@ -64,11 +64,12 @@ model: $(DEV)
 	@$(BIN)/palaestra model
 
 test: model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not smoke"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not smoke and not long"
 
-# Benchmarks, recipes and examples of the documentation from end to end, at a size that measures nothing.
+# The rest of what every change must pass: benchmarks, recipes and examples of the documentation from end to end, at a
+# size that measures nothing, and the tests that take half a second or more.
 smoke: model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "smoke and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "(smoke or long) and not slow"
 
 test-all: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)

@@ -5,7 +5,8 @@ others imports no torch, which takes seconds. (2) No network but the own machine
 estimators and losses are checked at run time (tests/shapes.py). (4) `golden` gives the hand-derived numbers of
 `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny language policy that has learned
 nothing. (6) `--write-messages` writes the messages of errors instead of comparing them (tests/messages.py).
-(7) `smollm2` is the folder of a pretrained model, which `make model` fetches.
+(7) `smollm2` is the folder of a pretrained model, which `make model` fetches. (8) The tests of tests/long.txt have the
+mark `long` (tests/long_tests.py).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timi
 
 sys.dont_write_bytecode = False
 
+from tests.long_tests import mark_long  # noqa: E402
 from tests.messages import WRITE  # noqa: E402
 from tests.transcripts_once import play_transcripts_once  # noqa: E402
 
@@ -106,6 +108,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # ---- collection -------------------------------------------------------------------------------------------
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_long(items)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, Any, list[Any]]:
     """Look for examples only in files that have some: the others need not be imported."""

@@ -140,7 +140,7 @@ def test_servers_that_do_not_start(command, start_s, why):  # rule 3
 def test_a_server_that_does_not_start_again():  # rule 2
     async def play():
         server = McpServer(command=(sys.executable, "-c", "raise ValueError('no ink')"))
-        OFFERS[server.key] = OFFERS[McpServer(start_s=90, command=COMMAND).key]
+        OFFERS[server.key] = [Offer("add", "add", "", {"type": "object"})]
         connection = Connection(server)
         found = await ask(connection, ("add", {"a": 1}), ("add", {"a": 2}))
         assert [r.fault for r in found] == ["died", "died"] and "no ink" in found[0].text

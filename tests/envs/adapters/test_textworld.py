@@ -38,8 +38,11 @@ from palaestra.testing import check_environment
 from tests.extras import needs
 from tests.messages import told
 
-# TextWorld hides this warning of its interpreter, and pytest's own filters would show it again.
-pytestmark = pytest.mark.filterwarnings("ignore:.*not fully supported")
+pytestmark = [
+    pytest.mark.long,  # its games are made first
+    # TextWorld hides this warning of its interpreter, and pytest's own filters would show it again.
+    pytest.mark.filterwarnings("ignore:.*not fully supported"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,4 @@
-"""The list of long tests: (1) each line names a test that exists, or pytest would leave out less than it says; (2) listed
-tests are marked, others are not.
-"""
+"""The list of long tests: (1) each line names a test that exists; (2) listed tests are marked, others are not."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 LISTED = Path(__file__).with_name("long.txt")
-LONG = 0.6  # seconds of a test's call and of what ends after it
+LONG = 0.5  # seconds of a test's call and of what ends after it
 
 
 def mark_long(items: Iterable[pytest.Item]) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import palaestra
-from palaestra.errors import MissingExtra, PalaestraError
+from palaestra.errors import MissingExtra, PalaestraError, out_of_memory
 from palaestra.interruption import Stopped, exits_refused, stoppable
 from palaestra.terminal import is_gone, make_ready, no_room, output_fault, reader_is_gone, say, visible
 from palaestra.trust import trusting
@@ -67,6 +67,10 @@ def _command(module: str, *, trust: bool = False, **arguments: Any) -> None:
                 raise
             output_fault()
             raise typer.Exit(GONE) from None
+        except Exception as error:
+            if not out_of_memory(error) or isinstance(error, PalaestraError):
+                raise
+            raise _no_memory(error, GO_ON.get(module, "")) from error
     if status:
         raise typer.Exit(status)
 
@@ -324,6 +328,14 @@ def _run() -> int:
         say(f"\n{visible(message)}\n")
         return MISSING if isinstance(error, MissingExtra) else 2
     return int(code)
+
+
+def _no_memory(error: Exception, go_on: str) -> PalaestraError:
+    """The message for memory that ran out while a command was at work. go_on: how its work continues, as in `GO_ON`."""
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    remedy = "Lower `training.token_budget` or `rollout.in_flight`, or end other programs."
+    after = f"\nAfterwards {go_on}." if go_on else ""
+    return PalaestraError(where="memory", what=f"there is not enough of it: {said}", remedy=remedy + after)
 
 
 def _of_output(error: Exception) -> str | None:

@@ -19,10 +19,13 @@ A new error inherits from PalaestraError and from the standard exception that a 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 # What fails one call of a tool if the code of a user raises it: `exit()` must end no run.
 FAULTS = (Exception, SystemExit)
+# What torch says if memory ran out; its errors have no class of their own on a CPU.
+_NO_MEMORY = ("can't allocate", "out of memory", "size calculation overflowed", "not enough memory")
 
 
 def ends_run(error: BaseException) -> bool:
@@ -45,6 +48,17 @@ def described(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return f"{type(error).__name__}, whose message cannot be read"
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, as Python, PyTorch on a CPU or a GPU, and the system say it.
+
+    >>> [out_of_memory(error) for error in (MemoryError(), RuntimeError("CUDA out of memory"), RuntimeError("no door"))]
+    [True, True, False]
+    """
+    if isinstance(error, RuntimeError):
+        return any(words in str(error) for words in _NO_MEMORY)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 class PalaestraError(Exception):

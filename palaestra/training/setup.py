@@ -14,7 +14,7 @@ from palaestra.chat.readers import Reader
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Context, Engine, Policy, complete
-from palaestra.errors import ContractError, RecipeError, nearest
+from palaestra.errors import ContractError, RecipeError, nearest, out_of_memory
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
@@ -99,9 +99,8 @@ def _in_memory(where: str) -> Iterator[None]:
     """A context in which something large is made. Raises: RecipeError, if the machine has not the memory for it."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
-        words = ("can't allocate", "out of memory", "size calculation overflowed", "not enough memory")
-        if not isinstance(error, MemoryError) and not any(word in str(error) for word in words):
+    except Exception as error:
+        if not out_of_memory(error):
             raise
         raise RecipeError(
             where=where,

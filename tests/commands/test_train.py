@@ -1,12 +1,14 @@
 """`palaestra train`: (1) its last line; (2) what it leaves; (3) --dry-run and explain start nothing; (4) twice into one
 folder is refused; (5) --resume of a finished run prints its result; (6) --resume before the first checkpoint begins
-anew; (7) --resume with another value says so; (8) --quiet; (9) more iterations than before; (10) a folder that another
-process trains into is refused, whoever asks, and may be evaluated; after that process was killed it is free at once;
-(11) a device that the machine lacks is refused before anything is started, by `eval` too.
+anew, and after memory ran out it goes on; (7) --resume with another value says so; (8) --quiet; (9) more iterations
+than before; (10) a folder that another process trains into is refused, whoever asks, and may be evaluated; after that
+process was killed it is free at once; (11) a device that the machine lacks is refused before anything is started, by
+`eval` too.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,9 +17,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from palaestra.models import devices
 from palaestra.training.loop import Trainer
@@ -80,6 +84,31 @@ def test_6_resume_before_the_first_checkpoint(
     assert palaestra("train", recipe, "--resume").code == 0
     assert palaestra("train", recipe, "run=runs/whole").code == 0
     assert Path("runs/small/metrics.jsonl").read_bytes() == Path("runs/whole/metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("ask", [lambda: torch.empty(2**50), lambda: bytearray(2**60), lambda: raising(errno.ENOMEM)])
+def test_6_memory_runs_out(
+    recipe: Path, palaestra: Command, monkeypatch: pytest.MonkeyPatch, ask: Callable[[], object]
+) -> None:
+    whole = Trainer.iterate
+
+    def asks(self: Trainer) -> dict[str, float]:
+        if self.step == 1:
+            ask()
+        return whole(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "iterate", asks)
+        done = palaestra("train", recipe)
+    assert done.code == 2 and "Traceback" not in done.err
+    assert all(words in done.err for words in ("memory\n\n", "`training.token_budget`", "`--resume` continues"))
+    assert palaestra("train", recipe, "--resume").code == 0
+    assert palaestra("train", recipe, "run=runs/whole").code == 0
+    assert Path("runs/small/metrics.jsonl").read_bytes() == Path("runs/whole/metrics.jsonl").read_bytes()
+
+
+def raising(code: int) -> None:
+    raise OSError(code, os.strerror(code))
 
 
 def test_7_changed_values(folder: Path, palaestra: Command) -> None:

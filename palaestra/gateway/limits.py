@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from palaestra.serving.rules import BODY_S, MIB, Limits, Refusal
 
+SPARE = 64  # connections, so that a server with few places can also say that it has none
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
@@ -25,9 +27,12 @@ class ServerLimits:
     seconds: float = 600.0
 
     def of_connections(self) -> Limits:
-        """The limits of connections and of what arrives on them. A few more than requests may be open: idle ones."""
+        """The limits of connections and of what arrives on them.
+
+        More connections than requests may be open: idle ones, and those whose requests are refused.
+        """
         return Limits(
-            connections=2 * (self.running + self.waiting),
+            connections=2 * (self.running + self.waiting) + SPARE,
             body_bytes=self.body_bytes,
             body_s=min(self.seconds, BODY_S),
         )

@@ -363,7 +363,8 @@ def _own_fault(error: Exception) -> str | None:
     It comes from a user's file if no frame of this package is deeper in the traceback than the last frame of that file,
     or if a function of that file does not take the arguments of the call.
     """
-    loaded = [(name, file, module) for name, module in list(sys.modules.items()) if (file := _file_of(module))]
+    newest = list(sys.modules.items())[::-1]
+    loaded = [(name, file, module) for name, module in newest if (file := _file_of(module))]
     folders = {os.path.dirname(file) for name, file, _ in loaded if name.startswith(OWN_MODULE)}
     beside = [each for each in loaded if os.path.dirname(each[1]) in folders]
     beside.sort(key=lambda each: not each[0].startswith(OWN_MODULE))  # first the files that the recipe names

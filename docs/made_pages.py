@@ -23,7 +23,8 @@ from palaestra.evaluation.curves import Panel, Series, draw
 from palaestra.registry import SLOTS
 
 ROOT = Path(__file__).resolve().parent.parent
-SINGLE_RUNS = ("textworld",)  # recipes whose evaluations benchmarks/results/NAME.json keeps
+# Recipes whose evaluations benchmarks/results/NAME.json keeps.
+SINGLE_RUNS = ("textworld", "outside-agent-pydantic-ai")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -99,7 +100,7 @@ def compared(comparison: Path, place: Path) -> bytes:
 def single(run: Path, place: Path) -> bytes:
     """Success in the evaluations of one run, with Wilson's interval as its band."""
     evaluations = json.loads(run.read_text(encoding="utf-8"))["evaluations"]
-    key = f"eval/{run.stem}/success"
+    (key,) = {name for name in evaluations[0] if name.startswith("eval/") and name.endswith("/success")}
     y, low, high = (np.array([each[f"{key}{end}"] for each in evaluations]) for end in ("", "_low", "_high"))
     steps = np.array([each["step"] for each in evaluations], np.float64)
     series = Series(name=run.stem, x=steps, y=y, low=low, high=high)

@@ -305,6 +305,16 @@ def test_1_gpu(smoke: Folder, smollm2: str) -> None:
     assert found["rows"][-1]["seconds_per_iteration"] > 0
 
 
+def test_1_exported(smoke: Folder, smollm2: str) -> None:
+    run = smoke.out / "run"
+    changes = [*TINY, "rollout.group=2", "dtype=float32", "training.threads=1", f"run={run}"]
+    recipe = load(["models/smollm2-words.yaml"], changes)
+    train(recipe.settings, recipe=recipe.to_json(), quiet=True)
+    smoke.run(smoke.module("exported"), f"{run} --tasks 16 --temperature 0 --out {smoke.out / 'out.json'}")
+    right = smoke.read("out.json")["right"]
+    assert right["palaestra eval"] == right["transformers"] > 0
+
+
 def test_1_logit_memory(smoke: Folder) -> None:
     out = str(smoke.out / "out.json")
     small = "--tokens 1024 --naive-tokens 128 256 --vocabulary 40000 --chunk 2000000"

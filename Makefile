@@ -36,7 +36,9 @@ help:
 	@echo "sbom        the packages with their licenses   release     the wheel with this list, in dist/"
 
 # The extras of APART come last, each in its own way: openenv asks for mcp below 2, and works with the mcp 2 of the others;
-# Fast Downward is built, which needs cmake and a C++ compiler.
+# Fast Downward is built, which needs cmake and a C++ compiler. cyclonedx-bom (`make sbom`) comes without the packages by
+# which it would check its own list: jsonschema loads one of them, a grammar of addresses, whenever it is imported, and each
+# command would begin seconds later.
 # torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
 $(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -49,6 +51,7 @@ $(DEV): $(CORE)
 	$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	$(PIP) install --quiet -c constraints.txt fastmcp fastapi uvicorn websockets requests tomli tomli-w
 	$(PIP) install --quiet -c constraints.txt --no-deps openenv
+	$(PIP) install --quiet -c constraints.txt --no-deps cyclonedx-bom chardet
 	-$(PIP) install --quiet -c constraints.txt fast-downward-textworld
 	touch $@
 

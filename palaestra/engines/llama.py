@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -13,6 +14,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from palaestra.engines.attention import Batch
 from palaestra.models.adapters import low_rank
 from palaestra.models.joined import joined
+from palaestra.models.products import PackedLinear, is_large
 
 
 def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
@@ -40,8 +42,9 @@ class LlamaForward:
 
     def __init__(self, model: LlamaForCausalLM, *, length: int) -> None:
         self.model = model
-        self._layers = [_Layer(layer) for layer in model.model.layers]
-        self._head = _Product([model.lm_head])
+        packed = is_large(model)
+        self._layers = [_Layer(layer, packed=packed) for layer in model.model.layers]
+        self._head = _Product([model.lm_head], packed=packed)
         weight = model.model.embed_tokens.weight
         positions = torch.arange(length, device=weight.device)[None]
         with torch.no_grad():
@@ -70,14 +73,14 @@ class LlamaForward:
 class _Layer:
     """One decoder layer."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, *, packed: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._norms = layer.input_layernorm, layer.post_attention_layernorm
         self._width, self._scaling, self._act = attention.head_dim, attention.scaling, mlp.act_fn
-        self._attend = _Product([attention.q_proj, attention.k_proj, attention.v_proj])
-        self._mix = _Product([attention.o_proj])
-        self._expand = _Product([mlp.gate_proj, mlp.up_proj])
-        self._contract = _Product([mlp.down_proj])
+        self._attend = _Product([attention.q_proj, attention.k_proj, attention.v_proj], packed=packed)
+        self._mix = _Product([attention.o_proj], packed=packed)
+        self._expand = _Product([mlp.gate_proj, mlp.up_proj], packed=packed)
+        self._contract = _Product([mlp.down_proj], packed=packed)
         self._rotated = sum(self._attend.sizes[:2]) // self._width  # heads of queries and keys
         self._queries = self._attend.sizes[0] // self._width
 
@@ -104,24 +107,35 @@ class _Product:
 
     It is one product, if their weights lie side by side (`join_weights`).
 
+    Args:
+        packed: whether to keep a copy of the weights as the processor multiplies them, where that is faster.
+
     Attributes:
         sizes: the width of each layer's output.
     """
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: Sequence[nn.Module], *, packed: bool) -> None:
         found = [low_rank(layer) for layer in layers]
         plain: list[Any] = [layer if one is None else one[0] for layer, one in zip(layers, found, strict=True)]
         self._plain, self._additions = plain, [None if one is None else one[1] for one in found]
         self.sizes = [len(layer.weight) for layer in plain]
+        self._packed = packed
+        self._multiply: Callable[[Tensor], Tensor]
         self.weights_changed()
 
     def weights_changed(self) -> None:
         """Read the weights again. The additions are copied in the type of the layers."""
         with torch.inference_mode(False), torch.no_grad():
             weights = [layer.weight.detach() for layer in self._plain]
-            self._weight, self._weights = joined(weights), weights
+            whole = joined(weights)
             biases = [layer.bias for layer in self._plain]
-            self._bias = None if biases[0] is None else torch.cat(biases)
+            bias = None if biases[0] is None else torch.cat(biases)
+            if whole is None:
+                self._multiply = partial(_side_by_side, weights=weights, bias=bias)
+            elif self._packed and PackedLinear.packs(whole):
+                self._multiply = PackedLinear(whole, bias)
+            else:
+                self._multiply = partial(F.linear, weight=whole, bias=bias)
             given = [one for one in self._additions if one is not None]
             self._a = self._b = None
             if given:
@@ -136,14 +150,15 @@ class _Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (tokens, in) ↦ the outputs of all layers, side by side."""
-        if self._weight is not None:
-            result = F.linear(x, self._weight, self._bias)
-        else:
-            result = torch.cat([F.linear(x, weight) for weight in self._weights], -1)
-            result = result if self._bias is None else result.add_(self._bias)
+        result = self._multiply(x)
         if self._a is None or self._b is None:
             return result
         return result.addmm_(F.linear(x, self._a), self._b)
+
+
+def _side_by_side(x: Tensor, *, weights: Sequence[Tensor], bias: Tensor | None) -> Tensor:
+    result = torch.cat([F.linear(x, weight) for weight in weights], -1)
+    return result if bias is None else result.add_(bias)
 
 
 def _normalized(x: Tensor, norm: Any) -> Tensor:

@@ -14,19 +14,20 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import regex
-from jsonschema import Draft6Validator, Draft7Validator, Draft201909Validator, Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
 WORDS = {"string": "a text", "integer": "an integer", "number": "a number", "boolean": "true or false"}
 WORDS |= {"null": "null", "array": "a list", "object": "an object"}
-DRAFTS = (Draft6Validator, Draft7Validator, Draft201909Validator, Draft202012Validator)
+DRAFTS = ("Draft6Validator", "Draft7Validator", "Draft201909Validator", "Draft202012Validator")  # the last one is usual
 IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")  # schemas of the same value
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 DATA = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
@@ -309,6 +310,15 @@ def _written(schema: Mapping[str, Any]) -> str:
         raise UnusableSchema(f"it cannot be written as JSON ({error})") from error
 
 
+@functools.cache
+def _jsonschema() -> Any:
+    """The package, loaded with the first schema, since most commands read none.
+
+    It takes seconds where packages are installed that check its formats. Jupyter brings them.
+    """
+    return import_module("jsonschema")
+
+
 @functools.lru_cache(maxsize=256)
 def _validator(text: str) -> Any:
     """What compares values with a schema. Raises: UnusableSchema."""
@@ -316,11 +326,12 @@ def _validator(text: str) -> Any:
         raise UnusableSchema(f"it has {len(text):,} characters, and {MOST_CHARS:,} are the most")
     try:
         schema = json.loads(text)
-        draft = next((d for d in DRAFTS if d.META_SCHEMA["$schema"] == schema.get("$schema")), Draft202012Validator)
+        drafts = [getattr(_jsonschema(), name) for name in DRAFTS]
+        draft = next((d for d in drafts if d.META_SCHEMA["$schema"] == schema.get("$schema")), drafts[-1])
         schema = _without_addresses(schema)
         draft.check_schema(schema, format_checker=None)
         _refuse_strange(schema)
-    except SchemaError as error:
+    except _jsonschema().SchemaError as error:
         place = "/".join(map(str, error.absolute_path)) or "its top"
         raise UnusableSchema(f"at {place}, {error.message[:200]}") from error
     except RecursionError as error:
@@ -441,7 +452,9 @@ def _careful(draft: Any) -> Any:
     keywords["additionalProperties"] = functools.partial(_further, keywords["additionalProperties"])
     keywords |= dict.fromkeys(PASSED_OVER, _pass_over)
     checker = draft.TYPE_CHECKER.redefine("number", _is_number)
-    return extend(draft, {name: _counted(keyword) for name, keyword in keywords.items()}, type_checker=checker)
+    return _jsonschema().validators.extend(
+        draft, {name: _counted(keyword) for name, keyword in keywords.items()}, type_checker=checker
+    )
 
 
 def _counted(keyword: Callable[..., Any]) -> Callable[..., Any]:
@@ -463,7 +476,7 @@ def _is_number(_: Any, value: Any) -> bool:
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if validator.is_type(instance, "string") and not _EFFORT.get().matches(pattern, instance):
-        yield ValidationError("it does not match the pattern")
+        yield _jsonschema().ValidationError("it does not match the pattern")
 
 
 def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:

@@ -97,6 +97,13 @@ def test_4_own_files(
         palaestra("train", recipe, override, "--quiet", "--overwrite")
 
 
+def test_4_two_files_with_one_function(recipe: Path, palaestra: Command) -> None:
+    for name in ("before.py", "own.py"):
+        Path(name).write_text(OWN)
+        done = palaestra("train", recipe, f"sampler={name}:nothing", "--quiet", "--overwrite")
+        assert done.code == 2 and done.err.startswith(f"\n{name}\n\n  TypeError: nothing()")  # the newest of both
+
+
 def test_4_checking_an_environment(recipe: Path, palaestra: Command) -> None:
     Path("own.py").write_text(OWN)
     done = palaestra("envs", "--check", "own.py:Unmade")

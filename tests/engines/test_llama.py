@@ -1,7 +1,8 @@
 """The direct forward pass of Llama: (1) `join_weights` makes weights of layers that read the same input views of one
 tensor, which changes no number, name or file of the model; (2) after `publish`, weights that changed or were replaced
 are read again; (3) copies that share the weights go on sharing them, and several engines serve them; (4) biases, and
-low-rank additions of some of the layers, with and without joined weights.
+low-rank additions of some of the layers, with and without joined weights; (5) packed weights in bfloat16 change no
+token and no bit of its log-probability, also after `publish`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from palaestra.engines import InProcessEngine
+from palaestra.engines import InProcessEngine, llama
 from palaestra.models import joined
 from palaestra.models.adapters import Addition, adapt, sharing
+from palaestra.models.products import PackedLinear
 from tests.engines.conversations import Talker, assert_true_to, lively, small_model
 
 QUERIES = "model.layers.0.self_attn.q_proj"
@@ -130,3 +132,26 @@ def test_4_biases_and_additions(adapted: tuple[str, ...], join: bool) -> None:
             if "lora" in name:
                 weight.mul_(1.5)
     check(model, engine, version=1)
+
+
+def test_5_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model().bfloat16()
+    joined.join_weights(model)
+    if not PackedLinear.packs(model.lm_head.weight):
+        pytest.skip("this processor has no products in bfloat16")
+    engines = []
+    for packed in (False, True):
+        monkeypatch.setattr(llama, "is_large", lambda _, packed=packed: packed)
+        engines.append(InProcessEngine(models={"p": model}))
+    for version in range(2):
+        with torch.no_grad():
+            model.model.layers[0].mlp.down_proj.weight.mul_(1 + version)
+        said = []
+        for engine in engines:
+            engine.publish("p", (), version)
+            talker = Talker(engine, version)
+            asyncio.run(talker.talk(3, seed=version))
+            said.append([turn.answer for turn in talker.turns])
+        for plain, quick in zip(*said, strict=True):
+            assert plain.action.tokens.tolist() == quick.action.tokens.tolist()
+            assert plain.action.logprobs.tolist() == quick.action.logprobs.tolist()

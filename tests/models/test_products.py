@@ -1,6 +1,7 @@
 """What must hold of fast products: (1) results and first and second derivatives are those of `linear`, for every shape,
 with biases and transposed weights; (2) other types are left to torch, and so is everything outside the block; (3) a
-policy of a large model uses them in every pass: forward, backward, recomputed layers, and chunks of logits."""
+policy of a large model uses them in every pass: forward, backward, recomputed layers, and chunks of logits. (4) Packed
+weights in bfloat16 give the bits of `linear`, and are a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from palaestra.models import products
-from palaestra.models.products import _Product, are_fast, fast_products
+from palaestra.models.products import PackedLinear, _Product, are_fast, fast_products
 from palaestra.policies import language_trainer
 from tests.policies.test_packed_batches import samples
 from tests.policies.test_recompute import policy
@@ -94,3 +95,17 @@ def test_3_every_pass(
     assert len(calls) - forward > 2 * forward  # layers and logits again, and one or two products for each of them
     for plain, quick in zip(out[False], out[True], strict=True):
         torch.testing.assert_close(quick, plain, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 32), (64, 32), (300, 32), (2, 3, 32)], ids=str)
+def test_4_packed_weights(shape: tuple[int, ...], bias: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, w, b = (torch.randn(size, generator=draw).bfloat16() for size in (shape, (48, 32), (48,)))
+    if not PackedLinear.packs(w):
+        pytest.skip("this processor has no products in bfloat16")
+    assert not PackedLinear.packs(w.float())
+    added = b if bias else None
+    packed, expected = PackedLinear(w, added), F.linear(x, w, added)
+    w.zero_()
+    assert torch.equal(packed(x), expected)

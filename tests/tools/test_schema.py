@@ -5,11 +5,14 @@
 3. No comparison takes long: catastrophic patterns, growing references and deep arguments end it with one line.
 4. Nothing is fetched from the network, and no part of a schema changes the rules by which it is read.
 5. Older drafts and trees of references work.
+6. A command that reads no schema does not load jsonschema, which takes seconds beside some packages.
 """
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -197,3 +200,8 @@ def test_trees_work() -> None:  # rule 5
 def test_what_a_server_may_leave_out_is_not_checked() -> None:  # rule 3
     passed = schema(a={"type": "string", "format": "email"}) | {"unevaluatedProperties": False}
     assert first_fault(passed, {"a": "no address", "b": 1}) is None
+
+
+def test_it_is_loaded_with_the_first_schema() -> None:  # rule 6
+    code = "import sys, palaestra.commands.train; sys.exit('jsonschema' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from palaestra.engines.attention import Batch
 from palaestra.models.adapters import low_rank
 from palaestra.models.joined import joined
-from palaestra.models.products import PackedLinear, is_large
+from palaestra.models.products import PackedLinear, is_large, packs
 
 
 def is_plain_llama(model: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
@@ -132,8 +132,11 @@ class _Product:
             bias = None if biases[0] is None else torch.cat(biases)
             if whole is None:
                 self._multiply = partial(_side_by_side, weights=weights, bias=bias)
-            elif self._packed and PackedLinear.packs(whole):
-                self._multiply = PackedLinear(whole, bias)
+            elif self._packed and packs(whole):
+                # Weights that are not trained are packed once, for all policies that add to them.
+                trained = any(layer.weight.requires_grad for layer in self._plain)
+                version = None if trained else tuple(weight._version for weight in weights)
+                self._multiply = PackedLinear(whole, bias, version=version)
             else:
                 self._multiply = partial(F.linear, weight=whole, bias=bias)
             given = [one for one in self._additions if one is not None]

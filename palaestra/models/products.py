@@ -10,11 +10,12 @@ as the product. `PackedLinear` keeps the weights in that layout. The numbers are
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 LARGE = 10_000_000  # parameters; smaller models spend their time on calls, not on products
+PLAIN_SUM: tuple[Any, ...] = ("none", [], "")  # no function of the product
 PACKED_ROWS = 64  # rows of a product for which oneDNN chooses the layout
 PLAIN = (Tensor, nn.Parameter)
 
@@ -54,30 +56,49 @@ class PackedLinear:
     Later changes of W do not reach it.
 
     Args:
-        weight: W (out, in), in a type and on a device that `packs`.
+        weight: W (out, in), of a type and on a device that `packs`.
         bias: b (out,); None: there is none.
+        version: another one whenever the numbers of W are others. Objects with one W in one version share a copy. None:
+            they do not.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_ROWS)
-        self._bias = bias
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, version: Hashable = None) -> None:
+        place = (weight.data_ptr(), tuple(weight.shape), version)
+        packed = None if version is None else _packed.get(place)
+        if packed is None:
+            packed = _Packed(weight)
+            if version is not None:
+                _packed[place] = packed
+        self._packed, self._bias = packed, bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed.copy, self._bias, *PLAIN_SUM)  # type: ignore[no-any-return]
 
-    @staticmethod
-    def packs(weight: Tensor) -> bool:
-        """Whether weights are faster in that layout: bfloat16, on a processor that multiplies it."""
-        return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and _has_bfloat16()
+
+def packs(weight: Tensor) -> bool:
+    """Whether products are faster with a `PackedLinear`: in bfloat16, on a processor that multiplies it."""
+    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and packs_bfloat16()
 
 
 @functools.cache
-def _has_bfloat16() -> bool:
+def packs_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16, and this build of torch has oneDNN."""
     try:
         torch.ops.mkldnn._reorder_linear_weight  # noqa: B018
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except AttributeError:
         return False
+
+
+class _Packed:
+    """Weights in the layout of oneDNN. It keeps the weights, so that no others come to stand at their place."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight.detach()
+        self.copy = torch.ops.mkldnn._reorder_linear_weight(self.weight, PACKED_ROWS)
+
+
+_packed: WeakValueDictionary[tuple[Hashable, ...], _Packed] = WeakValueDictionary()
 
 
 @contextmanager
@@ -121,7 +142,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
         ctx.save_for_backward(x, w)
-        return torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise(x, w, None, *PLAIN_SUM)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

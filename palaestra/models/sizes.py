@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from palaestra.models.causal_lm import kind_of
 from palaestra.models.pretrained import located
+from palaestra.models.products import is_large
 from palaestra.models.quantized import BYTES, held_kind
 
 PROBE = 127  # tokens of the sequence that is counted, a number that no width has
@@ -65,6 +66,9 @@ class ModelSize:
         linear: for each linear layer but the output, the two widths of its weight.
         cache_per_token: numbers of keys and values for each token of a session.
         vocabulary: number of logits.
+        output: number of weights of the output layer.
+        packs: whether the engine keeps a copy of these and of the linear layers' weights, as the processor multiplies
+            them, if it computes in bfloat16 on a CPU.
         held: the kind in which the folder holds the weights of the linear layers: nf4, fp4 or int8. None: whole.
     """
 
@@ -73,6 +77,8 @@ class ModelSize:
     linear: tuple[tuple[int, int], ...]
     cache_per_token: int | None
     vocabulary: int
+    output: int
+    packs: bool
     held: str | None = None
 
     def additions(self, rank: int) -> int:
@@ -119,6 +125,10 @@ class PolicySize:
         whole = self.model.parameters - self.model.in_layers
         return int(self.model.in_layers * BYTES[self.held]) + whole * width
 
+    def packed_bytes(self, width: int) -> int:
+        """Bytes of the engine's copy of the weights, if it keeps one."""
+        return (self.model.in_layers + self.model.output) * width if self.model.packs and self.held is None else 0
+
     def computed_bytes(self, width: int) -> int:
         """Bytes of the largest weight that a pass computes from its codes."""
         return 0 if self.held is None else width * max((i * o for i, o in self.model.linear), default=0)
@@ -151,6 +161,8 @@ def size_of(model: str) -> ModelSize | None:
         linear=tuple((part.weight.shape[0], part.weight.shape[1]) for part in layers),
         cache_per_token=cached,
         vocabulary=config.get_text_config().vocab_size,
+        output=0 if output is None else output.weight.numel(),
+        packs=type(empty) is transformers.LlamaForCausalLM and is_large(empty),
         held=held_kind(config, None),
     )
 

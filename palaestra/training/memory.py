@@ -14,6 +14,7 @@ from palaestra.engines.heap import GROWTH
 from palaestra.errors import RecipeError
 from palaestra.models.devices import free_bytes, run_device
 from palaestra.models.precision import chosen_dtype
+from palaestra.models.products import packs_bfloat16
 from palaestra.models.sizes import PolicySize
 from palaestra.policies.frozen_head import rows_at_once
 from palaestra.registry import declared
@@ -54,6 +55,7 @@ def needs_of(settings: RunSettings) -> list[Need]:
         own = settings.policies[name]
         if size.holds_model:
             rows.append(_weights(f"weights of {name}", size, width, _dtype(settings)))
+            rows += _copy(name, size, settings)
         if not size.adds and own.trainable and (own.reference or settings.reference):
             rows.append(_weights(f"reference of {name}", size, width, _dtype(settings)))
         if own.trainable:
@@ -93,6 +95,14 @@ def _weights(what: str, size: PolicySize, width: int, dtype: str) -> Need:
     if quantized:
         how = f"{quantized / 1e6:,.1f} million in {size.held}, {how}"
     return Need(what=what, size=size.weight_bytes(width), how=how)
+
+
+def _copy(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
+    on_cpu = settings.device.partition(":")[0] == "cpu"
+    if not on_cpu or _dtype(settings) != "bfloat16" or not packs_bfloat16() or not size.packed_bytes(1):
+        return []
+    how = "for the engine, as the processor multiplies them"
+    return [Need(what=f"copy of the weights of {name}", size=size.packed_bytes(WIDTHS["bfloat16"]), how=how)]
 
 
 def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:

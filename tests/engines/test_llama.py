@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from palaestra.engines import InProcessEngine, llama
 from palaestra.models import joined
 from palaestra.models.adapters import Addition, adapt, sharing
-from palaestra.models.products import PackedLinear
+from palaestra.models.products import packs
 from tests.engines.conversations import Talker, assert_true_to, lively, small_model
 
 QUERIES = "model.layers.0.self_attn.q_proj"
@@ -134,10 +134,11 @@ def test_4_biases_and_additions(adapted: tuple[str, ...], join: bool) -> None:
     check(model, engine, version=1)
 
 
-def test_5_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_model().bfloat16()
+@pytest.mark.parametrize("trained", [False, True])
+def test_5_packed_weights(monkeypatch: pytest.MonkeyPatch, trained: bool) -> None:
+    model = small_model().bfloat16().requires_grad_(trained)
     joined.join_weights(model)
-    if not PackedLinear.packs(model.lm_head.weight):
+    if not packs(model.lm_head.weight):
         pytest.skip("this processor has no products in bfloat16")
     engines = []
     for packed in (False, True):

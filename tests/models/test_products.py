@@ -1,7 +1,7 @@
 """What must hold of fast products: (1) results and first and second derivatives are those of `linear`, for every shape,
 with biases and transposed weights; (2) other types are left to torch, and so is everything outside the block; (3) a
 policy of a large model uses them in every pass: forward, backward, recomputed layers, and chunks of logits. (4) Packed
-weights in bfloat16 give the bits of `linear`, and are a copy."""
+weights in bfloat16 give the bits of `linear`, and are a copy, which objects of one version share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from palaestra.models import products
-from palaestra.models.products import PackedLinear, _Product, are_fast, fast_products
+from palaestra.models.products import PackedLinear, _Product, are_fast, fast_products, packs
 from palaestra.policies import language_trainer
 from tests.policies.test_packed_batches import samples
 from tests.policies.test_recompute import policy
@@ -102,10 +102,24 @@ def test_3_every_pass(
 def test_4_packed_weights(shape: tuple[int, ...], bias: bool) -> None:
     draw = torch.Generator().manual_seed(0)
     x, w, b = (torch.randn(size, generator=draw).bfloat16() for size in (shape, (48, 32), (48,)))
-    if not PackedLinear.packs(w):
+    if not packs(w):
         pytest.skip("this processor has no products in bfloat16")
-    assert not PackedLinear.packs(w.float())
+    assert not packs(w.float())
     added = b if bias else None
     packed, expected = PackedLinear(w, added), F.linear(x, w, added)
     w.zero_()
     assert torch.equal(packed(x), expected)
+
+
+def test_4_copies_are_shared() -> None:
+    w = torch.ones(48, 32, dtype=torch.bfloat16)
+    if not packs(w):
+        pytest.skip("this processor has no products in bfloat16")
+    x = torch.ones(1, 32, dtype=torch.bfloat16)
+    first, again, own = PackedLinear(w, version=0), PackedLinear(w, version=0), PackedLinear(w)
+    assert first._packed is again._packed is not own._packed
+    w.mul_(2)
+    changed = PackedLinear(w, version=1)
+    assert [float(each(x)[0, 0]) for each in (first, again, own, changed)] == [32, 32, 32, 64]
+    del first, again, changed
+    assert not products._packed

@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM
 
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
+from palaestra.models.joined import join_weights
 from palaestra.models.pretrained import located
 
 RESULT = Path(__file__).parent / "results" / "generation.json"
@@ -113,6 +114,7 @@ def main() -> None:
     rows = []
     for dtype in options.dtypes:
         model = AutoModelForCausalLM.from_pretrained(located(options.model), dtype=getattr(torch, dtype)).eval()
+        join_weights(model)  # as in training and in `palaestra serve`
         for sessions in options.sessions:
             row = measure(model, sessions, options.prompt, options.tokens, options.rounds)
             rows.append({"model": Path(options.model).name, "dtype": dtype, **row})

@@ -3,8 +3,9 @@
     python benchmarks/whole_training.py --threads 2
 
 All train as `models/smollm2-words.yaml` does: 16 questions × 8 answers of at most 16 tokens at temperature 1, low-rank
-additions of rank 16 on all linear layers, one AdamW update of all answers, no KL term. An iteration is generation,
-rewards and the update. Each side has a process of its own, and they take turns. The first iterations are left out.
+additions of rank 16 on all linear layers, one AdamW update of all answers, no KL term. (The recipe itself leaves out
+groups whose answers are all wrong or all right. Here no side does.) An iteration is generation, rewards and the update.
+Each side has a process of its own, and they take turns. The first iterations are left out.
 
 "plain" is what a careful user writes with transformers and peft: `generate` for all answers at once, and padded passes
 of 16 sequences, with logits of the answers only. "bfloat16" is what each side offers by that name: ours and the plain
@@ -40,7 +41,7 @@ def recipe_of(options: argparse.Namespace, dtype: str, folder: str) -> Any:
     from palaestra.recipe import load
 
     changes = [f"training.iterations={options.iterations}", f"training.threads={options.threads}", f"dtype={dtype}"]
-    changes += ["evaluation.tasks=2", f"run={folder}/run"]
+    changes += ["selection=[all]", "evaluation.tasks=2", f"run={folder}/run"]
     if options.model:
         changes.append(f"policies.main.policy.language.model={options.model}")
     return load([RECIPE], changes)

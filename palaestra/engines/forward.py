@@ -33,6 +33,9 @@ class Forward(Protocol):
     def weights_changed(self) -> None:
         """Read the weights again."""
 
+    def rest(self) -> None:
+        """Free what the next pass can make again."""
+
 
 ATTENTION = "palaestra_blocks"
 # What the code of an architecture may raise where the engine gives it something that it does not know.
@@ -88,6 +91,9 @@ class TransformersForward:
 
     def weights_changed(self) -> None:
         """Nothing to do: each pass calls the modules of the model."""
+
+    def rest(self) -> None:
+        """Nothing to do."""
 
 
 @contextmanager

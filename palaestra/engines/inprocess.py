@@ -155,7 +155,7 @@ class InProcessEngine(Engine):
             server.store.limit = self._limit // len(self._servers)
 
     def sleep(self) -> None:
-        """Free all keys and values. Open sessions are computed again at their next request."""
+        """Free all keys and values and copies of weights. Open sessions are computed again at their next request."""
         for server in self._servers.values():
             server.sleep()
 

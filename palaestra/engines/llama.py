@@ -65,9 +65,16 @@ class LlamaForward:
 
     def weights_changed(self) -> None:
         """Read the weights again."""
-        for layer in self._layers:
-            layer.weights_changed()
-        self._head.weights_changed()
+        for product in self._products():
+            product.weights_changed()
+
+    def rest(self) -> None:
+        """Free the copies of weights. The next pass makes them again."""
+        for product in self._products():
+            product.rest()
+
+    def _products(self) -> list[_Product]:
+        return [*(product for layer in self._layers for product in layer.products), self._head]
 
 
 class _Layer:
@@ -96,10 +103,10 @@ class _Layer:
         gate, up = self._expand(_normalized(hidden, second)).chunk(2, -1)
         return hidden + self._contract(self._act(gate).mul_(up))
 
-    def weights_changed(self) -> None:
-        """Read the weights again."""
-        for product in (self._attend, self._mix, self._expand, self._contract):
-            product.weights_changed()
+    @property
+    def products(self) -> list[_Product]:
+        """All that multiplies by weights."""
+        return [self._attend, self._mix, self._expand, self._contract]
 
 
 class _Product:
@@ -120,25 +127,14 @@ class _Product:
         self._plain, self._additions = plain, [None if one is None else one[1] for one in found]
         self.sizes = [len(layer.weight) for layer in plain]
         self._packed = packed
-        self._multiply: Callable[[Tensor], Tensor]
+        self._multiply: Callable[[Tensor], Tensor] | None = None
         self.weights_changed()
 
     def weights_changed(self) -> None:
         """Read the weights again. The additions are copied in the type of the layers."""
+        self.rest()
         with torch.inference_mode(False), torch.no_grad():
             weights = [layer.weight.detach() for layer in self._plain]
-            whole = joined(weights)
-            biases = [layer.bias for layer in self._plain]
-            bias = None if biases[0] is None else torch.cat(biases)
-            if whole is None:
-                self._multiply = partial(_side_by_side, weights=weights, bias=bias)
-            elif self._packed and packs(whole):
-                # Weights that are not trained are packed once, for all policies that add to them.
-                trained = any(layer.weight.requires_grad for layer in self._plain)
-                version = None if trained else tuple(weight._version for weight in weights)
-                self._multiply = PackedLinear(whole, bias, version=version)
-            else:
-                self._multiply = partial(F.linear, weight=whole, bias=bias)
             given = [one for one in self._additions if one is not None]
             self._a = self._b = None
             if given:
@@ -151,8 +147,30 @@ class _Product:
                         self._b[row : row + rank, column : column + size] = one.b.weight.t() * one.scaling
                     row, column = row + rank, column + size
 
+    def rest(self) -> None:
+        """Free the copy of the weights. The next product makes it again."""
+        self._multiply = None
+
+    def _prepared(self) -> Callable[[Tensor], Tensor]:
+        """The product with the weights as they are now, without the additions."""
+        with torch.inference_mode(False), torch.no_grad():
+            weights = [layer.weight.detach() for layer in self._plain]
+            whole = joined(weights)
+            biases = [layer.bias for layer in self._plain]
+            bias = None if biases[0] is None else torch.cat(biases)
+            if whole is None:
+                return partial(_side_by_side, weights=weights, bias=bias)
+            if self._packed and packs(whole):
+                # Weights that are not trained are packed once, for all policies that add to them.
+                trained = any(layer.weight.requires_grad for layer in self._plain)
+                version = None if trained else tuple(weight._version for weight in weights)
+                return PackedLinear(whole, bias, version=version)
+            return partial(F.linear, weight=whole, bias=bias)
+
     def __call__(self, x: Tensor) -> Tensor:
         """x (tokens, in) ↦ the outputs of all layers, side by side."""
+        if self._multiply is None:
+            self._multiply = self._prepared()
         result = self._multiply(x)
         if self._a is None or self._b is None:
             return result

@@ -81,13 +81,14 @@ class PolicyServer:
         self._forward.weights_changed()
 
     def sleep(self) -> None:
-        """Drop all keys and values, and free their memory."""
+        """Drop all keys and values and copies of weights, and free their memory."""
         for session in self._placed:
             session.blocks, session.cached, session.whole = [], 0, 0
         self._placed.clear()
         self._plan = None
         self._pictures.forget()
         self.store.clear()
+        self._forward.rest()
         if self._large:
             give_back()
 

@@ -55,7 +55,6 @@ def needs_of(settings: RunSettings) -> list[Need]:
         own = settings.policies[name]
         if size.holds_model:
             rows.append(_weights(f"weights of {name}", size, width, _dtype(settings)))
-            rows += _copy(name, size, settings)
         if not size.adds and own.trainable and (own.reference or settings.reference):
             rows.append(_weights(f"reference of {name}", size, width, _dtype(settings)))
         if own.trainable:
@@ -95,14 +94,6 @@ def _weights(what: str, size: PolicySize, width: int, dtype: str) -> Need:
     if quantized:
         how = f"{quantized / 1e6:,.1f} million in {size.held}, {how}"
     return Need(what=what, size=size.weight_bytes(width), how=how)
-
-
-def _copy(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
-    on_cpu = settings.device.partition(":")[0] == "cpu"
-    if not on_cpu or _dtype(settings) != "bfloat16" or not packs_bfloat16() or not size.packed_bytes(1):
-        return []
-    how = "for the engine, as the processor multiplies them"
-    return [Need(what=f"copy of the weights of {name}", size=size.packed_bytes(WIDTHS["bfloat16"]), how=how)]
 
 
 def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:
@@ -160,11 +151,22 @@ def further_lines(settings: RunSettings) -> list[str]:
         if elsewhere is None and size.holds_model and size.model.cache_per_token is not None:
             each = size.model.cache_per_token * WIDTHS[_dtype(settings)]
             lines.append(f"cache of {name}: {shown(each)} for each token of a session, {shown(1000 * each)} for 1,000")
+            lines += _copy(name, size, settings)
         if settings.policies[name].trainable and size.model.kept(_dtype(settings)) is None:
             lines.append(f"one pass of an update of {name} cannot be counted for this architecture")
     if settings.training.shard:
         lines.append("training.shard spreads weights and what training adds over the processes; the lines count all")
     return lines
+
+
+def _copy(name: str, size: PolicySize, settings: RunSettings) -> list[str]:
+    """The engine's copy of the weights, which is freed before an update like its cache."""
+    on_cpu = settings.device.partition(":")[0] == "cpu"
+    if not on_cpu or _dtype(settings) != "bfloat16" or not packs_bfloat16() or not size.packed_bytes(1):
+        return []
+    return [
+        f"generation with {name}: {shown(size.packed_bytes(WIDTHS['bfloat16']))} for weights as they are multiplied"
+    ]
 
 
 def refuse_what_cannot_fit(settings: RunSettings) -> None:

@@ -2,7 +2,7 @@
 tensor, which changes no number, name or file of the model; (2) after `publish`, weights that changed or were replaced
 are read again; (3) copies that share the weights go on sharing them, and several engines serve them; (4) biases, and
 low-rank additions of some of the layers, with and without joined weights; (5) packed weights in bfloat16 change no
-token and no bit of its log-probability, also after `publish`.
+token and no bit of its log-probability, also after `publish`, and `sleep` frees them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from palaestra.engines import InProcessEngine, llama
-from palaestra.models import joined
+from palaestra.models import joined, products
 from palaestra.models.adapters import Addition, adapt, sharing
 from palaestra.models.products import packs
 from tests.engines.conversations import Talker, assert_true_to, lively, small_model
@@ -153,6 +153,9 @@ def test_5_packed_weights(monkeypatch: pytest.MonkeyPatch, trained: bool) -> Non
             talker = Talker(engine, version)
             asyncio.run(talker.talk(3, seed=version))
             said.append([turn.answer for turn in talker.turns])
+        assert bool(products._packed) is not trained
+        engines[1].sleep()
+        assert not products._packed
         for plain, quick in zip(*said, strict=True):
             assert plain.action.tokens.tolist() == quick.action.tokens.tolist()
             assert plain.action.logprobs.tolist() == quick.action.logprobs.tolist()

@@ -3,7 +3,7 @@
 1. Sizes of a model are those of the loaded model: weights, tied ones once, linear layers, keys and values.
 2. What a pass keeps is what a real pass keeps, to the byte.
 3. `palaestra plan` shows the lines and their sum; without a pretrained model it says so. An output layer that is not
-   trained needs fewer logits. In bfloat16 on a CPU the engine's copy of the weights counts.
+   trained needs fewer logits. In bfloat16 on a CPU it shows the engine's copy of the weights.
 4. `train` refuses what cannot fit before it makes a folder, and the proposed token budget fits.
 5. The limit of a control group counts.
 6. A real update of SmolLM2 stays below the plan, and above half of it.
@@ -124,17 +124,18 @@ def test_3_the_copy_of_the_engine(recipe: Path, folder: str, monkeypatch: pytest
     size = size_of.__wrapped__(folder)
     monkeypatch.setattr(sizes, "size_of", lambda model: size)
     monkeypatch.setattr("palaestra.policies.language.size_of", lambda model: size)
-    what, copies = "copy of the weights of base", {}
+    begin, copies = "generation with base: ", {}
     for dtype in ("bfloat16", "float32"):
         for can in (True, False):
             monkeypatch.setattr(memory, "packs_bfloat16", lambda can=can: can)
-            rows = needs_of(load([str(recipe)], [f"dtype={dtype}"]).settings)
-            copies[dtype, can] = [row.size for row in rows if row.what == what]
+            lines = memory.further_lines(load([str(recipe)], [f"dtype={dtype}"]).settings)
+            copies[dtype, can] = [line.removeprefix(begin) for line in lines if line.startswith(begin)]
     model = load_causal_lm(folder)
     embeddings = 0 if model.config.tie_word_embeddings else model.get_input_embeddings().weight.numel()
     norms = sum(p.numel() for name, p in model.named_parameters() if "norm" in name)
     multiplied = sum(p.numel() for p in model.parameters()) - norms - embeddings
-    assert copies.pop(("bfloat16", True)) == [2 * multiplied] and not any(copies.values())
+    assert copies.pop(("bfloat16", True)) == [f"{memory.shown(2 * multiplied)} for weights as they are multiplied"]
+    assert not any(copies.values())
 
 
 def test_4_refused_before_a_folder_is_made(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

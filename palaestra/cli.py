@@ -53,7 +53,7 @@ FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
 
 def _command(module: str, *, trust: bool = False, **arguments: Any) -> None:
-    with trusting(trust), exits_refused(), stoppable() if module in KEEPING else nullcontext():
+    with trusting(trust), exits_refused(), stoppable() if module in KEEPING else nullcontext() as interruption:
         try:
             status = importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
         except KeyboardInterrupt as stop:
@@ -68,6 +68,11 @@ def _command(module: str, *, trust: bool = False, **arguments: Any) -> None:
             output_fault()
             raise typer.Exit(GONE) from None
         except Exception as error:
+            if interruption is not None and interruption.received is not None:
+                # A library has caught the exception of the signal, such as while it imports, and has failed later.
+                text = error.render() if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
+                say(f"\nstopped; {GO_ON[module]}\n\n  After the signal came: {visible(text)}")
+                raise typer.Exit(128 + interruption.received) from None
             if not out_of_memory(error) or isinstance(error, PalaestraError):
                 raise
             raise _no_memory(error, GO_ON.get(module, "")) from error

@@ -1,7 +1,8 @@
 """A run that is stopped at any moment: (1) by Ctrl-C, SIGTERM or SIGHUP: the exit status, one line that says how to go
-on, a report that can be read, and the numbers of a run that was never stopped, after `--resume`; (2) by a kill: at most
-the work since the last checkpoint is lost; (3) a second signal ends the run at once; (4) the same in processes of their
-own; (5) a signal that arrives when all is done does not spoil the result; (6) other work than training just ends.
+on, a report that can be read, and the numbers of a run that was never stopped, after `--resume`, also if a library
+catches the exception of the signal; (2) by a kill: at most the work since the last checkpoint is lost; (3) a second
+signal ends the run at once; (4) the same in processes of their own; (5) a signal that arrives when all is done does not
+spoil the result; (6) other work than training just ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,27 @@ def test_1_signals(
         assert "--resume" in line and (step is None or f"iteration {step} of 5 is kept" in line)
         assert step is None or "stopped by" in (run / "report.html").read_text()
         assert not (run / "result.json").exists()
+    assert_same_after_resume(run, whole, palaestra)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_1_a_library_that_catches_the_signal(
+    run: Path, whole: dict[str, bytes], palaestra: Command, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As transformers does where a signal arrives while it looks which packages can be imported."""
+
+    def caught() -> None:
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+        if fails:
+            raise ModuleNotFoundError("Could not import module 'PreTrainedModel'.")
+
+    with monkeypatch.context() as patch:
+        at("palaestra.training.start:build_setup", 1, caught, patch)
+        done = palaestra("train", "stopped.yaml")
+    assert done.code == 128 + signal.SIGTERM and "Traceback" not in done.err and not done.out
+    assert any(line.startswith("stopped; ") and "--resume" in line for line in done.err.splitlines())
+    assert fails is ("After the signal came: ModuleNotFoundError: Could not import module" in done.err)
     assert_same_after_resume(run, whole, palaestra)
 
 

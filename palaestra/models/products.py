@@ -82,11 +82,12 @@ def packs(weight: Tensor) -> bool:
 
 @functools.cache
 def packs_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16, and this build of torch has oneDNN."""
+    """Whether this processor multiplies bfloat16, and this build of torch has products with packed weights that work."""
+    x, w = (torch.linspace(-1, 1, rows * 32).reshape(rows, 32).bfloat16() for rows in (3, 48))
     try:
-        torch.ops.mkldnn._reorder_linear_weight  # noqa: B018
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except AttributeError:
+        known = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return known and torch.equal(PackedLinear(w)(x), F.linear(x, w))  # type: ignore[no-any-return]
+    except (AttributeError, RuntimeError):
         return False
 
 

@@ -111,6 +111,14 @@ def test_4_packed_weights(shape: tuple[int, ...], bias: bool) -> None:
     assert torch.equal(packed(x), expected)
 
 
+def test_4_other_builds_do_not_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("could not create a primitive descriptor")
+
+    monkeypatch.setattr(products, "_Packed", fails)
+    assert not products.packs_bfloat16.__wrapped__()
+
+
 def test_4_copies_are_shared() -> None:
     w = torch.ones(48, 32, dtype=torch.bfloat16)
     if not packs(w):

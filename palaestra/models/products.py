@@ -82,7 +82,7 @@ def packs(weight: Tensor) -> bool:
 
 @functools.cache
 def packs_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16, and this build of torch has products with packed weights that work."""
+    """Whether this processor multiplies bfloat16, and products of packed weights work in this build of torch."""
     x, w = (torch.linspace(-1, 1, rows * 32).reshape(rows, 32).bfloat16() for rows in (3, 48))
     try:
         known = torch.ops.mkldnn._is_mkldnn_bf16_supported()

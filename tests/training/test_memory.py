@@ -122,7 +122,6 @@ def test_3_whole_training(recipe: Path, folder: str) -> None:
 def test_3_the_copy_of_the_engine(recipe: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "is_large", lambda _: True)
     size = size_of.__wrapped__(folder)
-    monkeypatch.setattr(sizes, "size_of", lambda model: size)
     monkeypatch.setattr("palaestra.policies.language.size_of", lambda model: size)
     begin, copies = "generation with base: ", {}
     for dtype in ("bfloat16", "float32"):

@@ -7,6 +7,7 @@ others are shared.
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given
 
 from palaestra.columns import FROM_OUTPUTS
 from palaestra.data import Action, Marks, Observation, Step, StepTable, Task, Trajectory, rows_of
+from palaestra.data.columns import numeric
 from palaestra.data.trajectory import MARKS, noted
 from palaestra.errors import InvalidData, MissingColumn
 from palaestra.parts.estimators import dr_grpo, grpo, reinforce
@@ -45,6 +47,18 @@ def test_kinds_of_columns() -> None:  # rule 1
     assert made["note"].tolist() == [0, 1, 0] and made.labels("note") == ["p", "q"]
     assert made.labels("agent") == ["x", "y"] and made["token_count"].tolist() == [1, 1, 1]
     assert "stratum" not in made and "note" in made and len(made) == 3
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_long_text_takes_no_memory_for_the_others(nested: bool) -> None:  # rule 1
+    notes = ["x" * 1_000_000, *"yz" * 500]
+    tracemalloc.start()
+    try:
+        is_number = numeric([[note] for note in notes] if nested else notes)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not is_number and peak < 1_000_000  # it was 4 GB: each text as long as the longest
 
 
 def test_names_may_be_anything_hashable() -> None:  # rule 1

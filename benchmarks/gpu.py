@@ -4,7 +4,9 @@
     python benchmarks/gpu.py --device cpu --small   a run of seconds, which only shows that all of it works
 
 Generation: the engine beside `generate` of transformers. Update: packed rows beside padded batches, and beside a loop
-that is written with transformers and peft. Training: `palaestra train` of `models/smollm2-words.yaml` on this device.
+that is written with transformers and peft. Training: `palaestra train` of `models/smollm2-words.yaml` on this device,
+with advantages of +1 and −1 in turn in place of those of the recipe. So every answer is updated, also those of a random
+model, which are all wrong.
 Model flops utilization (MFU) counts 2 operations for each weight and sampled token, and 4 for each weight and token of
 an update, whose own weights are frozen. Padding does not count, nor does a prompt that packed samples share. The peak
 is that of the data sheet, or that of one large product on devices that are not listed.
@@ -24,9 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 import update_speed
+from jaxtyping import Float
 from machine import describe
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from palaestra.data import StepTable
 from palaestra.data.batches import micro_batches_of
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
@@ -35,6 +40,7 @@ from palaestra.models.pretrained import SMOLLM2, located
 from palaestra.models.tokenizer import load_tokenizer
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.recipe import load
+from palaestra.registry import register
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
 
@@ -44,6 +50,12 @@ HALF_BILLION |= {"num_attention_heads": 16, "num_key_value_heads": 8}
 # Dense products of bfloat16, in 10¹² operations a second, by a part of the device's name.
 PEAKS = {"H200": 989, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121, "A10": 125, "4090": 165, "3090": 71}
 SAMPLED = ("time/rollout", "time/update")
+
+
+@register("advantage", "alternating", reads=(), writes=("advantage",))
+def alternating(table: StepTable) -> Float[Tensor, " rows"]:
+    """+1 and −1 in turn."""
+    return 1.0 - 2.0 * (torch.arange(len(table)) % 2)
 
 
 # ---- the device -------------------------------------------------------------------------------------------
@@ -160,6 +172,7 @@ def training(model: str, *, device: str, iterations: int, overrides: list[str]) 
         run = f"{folder}/run"
         settings = [f"run={run}", f"device={device}", "dtype=bfloat16", f"policies.main.policy.language.model={model}"]
         settings += [f"training.iterations={iterations}", "training.checkpoint_every=null", *overrides]
+        settings += ["selection=[all]", f"advantage={Path(__file__).resolve()}:alternating"]
         recipe = load(["models/smollm2-words.yaml"], settings)
         train(recipe.settings, recipe=recipe.to_json(), quiet=True)
         log = MetricsLog(run)
@@ -168,6 +181,7 @@ def training(model: str, *, device: str, iterations: int, overrides: list[str]) 
     seconds = {key: sum(line[key] for line in later) / len(later) for key in SAMPLED}
     tokens = last["tokens"] / last["step"]
     rates = {"seconds_per_iteration": round(sum(seconds.values()), 3), "tokens_per_iteration": round(tokens)}
+    rates |= {"updates": last["updates"], "grad_norm": round(last.get("policy/grad_norm", 0.0), 4)}
     return {"part": "training", "way": "palaestra train", **rates} | {key: round(s, 3) for key, s in seconds.items()}
 
 

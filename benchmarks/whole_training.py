@@ -3,9 +3,10 @@
     python benchmarks/whole_training.py --threads 2
 
 All train as `models/smollm2-words.yaml` does: 16 questions × 8 answers of at most 16 tokens at temperature 1, low-rank
-additions of rank 16 on all linear layers, one AdamW update of all answers, no KL term. (The recipe itself leaves out
-groups whose answers are all wrong or all right. Here no side does.) An iteration is generation, rewards and the update.
-Each side has a process of its own, and they take turns. The first iterations are left out.
+additions of rank 16 on all linear layers, one AdamW update, no KL term. The recipe itself leaves out groups whose
+answers are all wrong or all right, and here no side does. But answers whose advantage is 0, those of groups with equal
+rewards, have no gradient: Palaestra does not compute them in the update, and the others do. An iteration is generation,
+rewards and the update. Each side has a process of its own, and they take turns. The first iterations are left out.
 
 "plain" is what a careful user writes with transformers and peft: `generate` for all answers at once, and padded passes
 of 16 sequences, with logits of the answers only. "bfloat16" is what each side offers by that name: ours and the plain

@@ -229,6 +229,9 @@ def test_tags_in_observations_stay_text(tmp_path: Path) -> None:
         assert counts == [1, 1, 0]
 
 
+SHORT_ENGINE = ("policies.main.policy.language.context=600", "engine.in_process.max_length=64")
+
+
 # ---- prompts (3) ------------------------------------------------------------------------------------------
 def test_prompt_longer_than_the_context(run: Run) -> None:
     with pytest.raises(PalaestraError, match=r"the first prompt has \d+ tokens and the model's context 64") as caught:
@@ -239,6 +242,19 @@ def test_prompt_longer_than_the_context(run: Run) -> None:
 def test_history_longer_than_the_context(run: Run) -> None:
     folder = run("environment.echo.padding=15", "environment.echo.turns=4", "training.iterations=1", layer=WORDS)
     assert MetricsLog(folder).metrics.read()[0]["stop/context_overflow"] == 1.0
+
+
+def test_the_engine_may_hold_less_than_the_model(run: Run) -> None:
+    long = ["environment.echo.padding=15", "environment.echo.turns=4", "training.iterations=1"]
+    folder = run(*long, *SHORT_ENGINE, layer=WORDS)
+    (line,) = MetricsLog(folder).metrics.read()
+    assert line["stop/context_overflow"] == 1.0 and not line.get("episodes/failed")
+
+
+def test_prompt_longer_than_the_engine_holds(run: Run) -> None:
+    with told(PalaestraError, "the engine's context 64") as caught:
+        run("environment.echo.padding=100", *SHORT_ENGINE, layer=WORDS)
+    assert "raise `max_length` of the engine" in str(caught.value)
 
 
 def test_latest_only_needs_room_for_one_observation(run: Run) -> None:

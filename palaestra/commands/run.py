@@ -112,7 +112,7 @@ def _played(name: str, recipe: Recipe, whole: RunSettings, weights: dict[str, An
         if same and weights:
             _take(setup.policies, weights)
         elif settings.warm_start is not None:
-            warm_start(setup, settings.warm_start, seed=settings.seed, say=progress.phase)
+            warm_start(setup, settings, say=progress.phase)
         if same and not weights:
             weights.update(_weights(setup.policies))
         evaluation, played = panel.play()

@@ -97,7 +97,7 @@ def _served(
             engine=engine,
             renderer=made.renderer,
             tokenizer=made.tokenizer,
-            context=min(made.limit, engine.context(made.name)),
+            context=made.longest,
             usual_most=max_tokens,
         )
         for name, made in policies.items()

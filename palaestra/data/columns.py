@@ -38,24 +38,16 @@ def pick(values: Any, rows: Tensor) -> Any:
 
 def numeric(values: Any) -> bool:
     """Whether these are numbers or flags."""
-    if isinstance(values, Tensor):
-        return True
-    if _has_text(values):  # NumPy would give each text the length of the longest
-        return False
     try:
-        return bool(np.asarray(values).dtype.kind in "biuf")
+        return isinstance(values, Tensor) or (not _have_text(values) and bool(np.asarray(values).dtype.kind in "biuf"))
     except ValueError:  # lists of unequal lengths
         return False
 
 
-def _has_text(values: Any) -> bool:
-    """Whether a list holds a text, at any depth."""
-    if not isinstance(values, list | tuple):
-        return False
-    kinds = set(map(type, values))
-    if any(issubclass(kind, str | bytes) for kind in kinds):
-        return True
-    return any(issubclass(kind, list | tuple) for kind in kinds) and any(map(_has_text, values))
+def _have_text(values: Any) -> bool:
+    """Whether there is a text among them. An array of texts would give each the length of the longest."""
+    kinds = set(map(type, np.asarray(values, object).flat)) if isinstance(values, list | tuple) else set()
+    return any(issubclass(kind, str | bytes) for kind in kinds)
 
 
 def numbers(name: str, values: Any) -> Tensor:

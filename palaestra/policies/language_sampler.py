@@ -33,7 +33,7 @@ class LanguageSampler(Policy, Protocol):
 
     Attributes:
         tokenizer, renderer: make token ids from observations.
-        limit: largest number of ids of a prompt with its response.
+        limit: the most ids of a prompt with its response that the model can read.
         engine: generates with `model`. It must be set before the first act.
     """
 
@@ -46,6 +46,11 @@ class LanguageSampler(Policy, Protocol):
     def choices(self) -> int:  # type: ignore[override]
         """The size of the vocabulary. The entropy of a token is at most ln(choices)."""
         return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def longest(self) -> int:
+        """The most ids of a prompt with its response. The engine may have a lower limit than the model."""
+        return self.limit if self.engine is None else min(self.limit, self.engine.context(self.name))
 
     def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
         """Open the session of one agent in one episode. Without a context, its prompts hold the full history."""
@@ -103,7 +108,7 @@ class LanguageSampler(Policy, Protocol):
                 prompt=prompt,
                 pictures=self.read_again(pictures_of(row.trajectory, row.step)),
                 seed=int(seed),
-                max_tokens=min(max_tokens, self.limit - len(prompt)),
+                max_tokens=min(max_tokens, self.longest - len(prompt)),
                 temperature=temperature,
                 stop=self.renderer.stop,
             )
@@ -157,7 +162,7 @@ class LanguageSession(Session):
         """
         engine = self.policy.connected()
         prompt = self._observe(observation)
-        room = self.policy.limit - self.conversation.length
+        room = self.policy.longest - self.conversation.length
         if room < 1:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
@@ -199,7 +204,7 @@ class LanguageSession(Session):
     def replay(self, observation: Observation, action: Action) -> Response:
         """Take a recorded action of this policy again. Its token ids are the response; its text is not tokenized."""
         prompt = self._observe(observation)
-        if self.conversation.length + len(action.tokens) > self.policy.limit:
+        if self.conversation.length + len(action.tokens) > self.policy.longest:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)
         self.conversation.respond(action.tokens)
@@ -274,12 +279,15 @@ class LanguageSession(Session):
             self.policy.engine.close((self.key, self.segment))
 
     def _overflow(self, *, first: bool) -> None:
-        length, limit = self.conversation.length, self.policy.limit
         if not first:
             raise ContextFull
+        policy = self.policy
+        shorter = policy.longest < policy.limit
         raise EpisodeFailure(
             boundary="engine",
-            where=f"policy {self.policy.name}",
-            what=f"the first prompt has {length} tokens and the model's context {limit}, so no response fits.",
-            remedy="Shorten the observation, or raise `policies.….policy.language.context`.",
+            where=f"policy {policy.name}",
+            what=f"the first prompt has {self.conversation.length} tokens and the {'engine' if shorter else 'model'}'s "
+            f"context {policy.longest}, so no response fits.",
+            remedy="Shorten the observation, or raise "
+            + ("`max_length` of the engine." if shorter else "`policies.….policy.language.context`."),
         )

@@ -246,7 +246,7 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
         folder = settings.warm_start.keep
         clones = None if folder is None else Clones(folder, settings)
         if clones is None or not clones.restore(trainer.setup.policies):
-            warm_start(trainer.setup, settings.warm_start, seed=settings.seed, say=progress.phase)
+            warm_start(trainer.setup, settings, say=progress.phase)
             if clones is not None and trainer.setup.ranks.main:
                 clones.keep(trainer.setup.policies)
 

@@ -25,10 +25,11 @@ from palaestra.bound import BoundPart
 from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
 from palaestra.data.abilities import HasTasks, has
-from palaestra.data.batches import micro_batches_of
+from palaestra.data.batches import micro_batches_of, token_index
 from palaestra.engines.heap import Growth
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
+from palaestra.models.pretrained import folder_of
 from palaestra.own_files import neighbors
 from palaestra.registry import Section
 from palaestra.rollout.programs import demonstration_of
@@ -37,23 +38,23 @@ from palaestra.training.policy_gradient import make_optimizer, refuse_exploded, 
 from palaestra.training.settings import RunSettings, WarmStartSettings
 
 
-def warm_start(
-    setup: RunSetup, settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
-) -> dict[str, float]:
+def warm_start(setup: RunSetup, run: RunSettings, *, say: Callable[[str, int, int], None]) -> dict[str, float]:
     """Play demonstrations, and clone every trainable policy that acts in them.
 
-    With `settings.frozen`, policies that are not trained afterwards are cloned too, and the bases of adapters are among
-    them. A base then learns from its adapters' demonstrations as well as from its own, and the adapters start as the
-    base.
+    With `warm_start.frozen`, policies that are not trained afterwards are cloned too, and the bases of adapters are
+    among them. A base then learns from its adapters' demonstrations as well as from its own, and the adapters start as
+    the base.
 
     Args:
+        run: with a `warm_start`. A batch that is larger than `training.token_budget` is read in several passes.
         say: is called with (phase, steps done, steps in all) as the work goes on.
 
     Returns: metrics: the number of demonstrations, and the mean loss of the last epoch for each policy.
     Raises: RecipeError, if the environment has no expert, or if `guidance` needs a teacher and it has none; NoSignal,
         if every demonstration failed.
     """
-    source = setup.source
+    source, seed, settings = setup.source, run.seed, run.warm_start
+    assert settings is not None
     if not has(source, "expert"):
         raise RecipeError(
             where="warm_start",
@@ -76,7 +77,8 @@ def warm_start(
     for name, members in _cloned_together(setup.policies, frozen=settings.frozen).items():
         policy, rows = setup.policies[name], [row for row in rows_of(finished) if row.step.policy in members]
         if rows and (policy.trainable or (settings.frozen and policy.module is not None)):
-            metrics_of_policy = _clone(policy, rows, settings, seed=derive(seed, "cloning", name), say=say)
+            budget, own_seed = run.training.token_budget, derive(seed, "cloning", name)
+            metrics_of_policy = _clone(policy, rows, settings, token_budget=budget, seed=own_seed, say=say)
             metrics |= {f"warm_start/{name}/{key}": value for key, value in metrics_of_policy.items()}
             for member in members:
                 setup.policies[member].weights_changed(setup.policies[member].version + 1)
@@ -122,7 +124,13 @@ def _guided(plays: list[Play], setup: RunSetup, *, share: float) -> list[Play]:
 
 
 def _clone(
-    policy: Any, rows: list[Any], settings: WarmStartSettings, *, seed: int, say: Callable[[str, int, int], None]
+    policy: Any,
+    rows: list[Any],
+    settings: WarmStartSettings,
+    *,
+    token_budget: int,
+    seed: int,
+    say: Callable[[str, int, int], None],
 ) -> dict[str, float]:
     samples = policy.collate(rows, temperature=1.0)
     taught = _taught_tokens(rows)
@@ -135,15 +143,18 @@ def _clone(
     policy.module.train()
     for epoch in range(settings.epochs):
         for place in np.random.default_rng(derive(seed, epoch)).permutation(len(batches)):
-            which = batches[int(place)]
-            index = torch.from_numpy(_tokens(samples, which))
-            now = policy.forward(samples, which, ("logprob",))
-            weight = taught[index].to(now["logprob"].device)
-            loss = -(weight * now["logprob"]).sum() / weight.sum().clamp_min(1.0)
+            batch = batches[int(place)]
+            total = taught[torch.from_numpy(token_index(samples, batch))].sum().clamp_min(1.0)
             optimizer.zero()
-            loss.backward()
+            parts = []
+            for which in micro_batches_of(samples, batch, budget=token_budget):
+                now = policy.forward(samples, which, ("logprob",))
+                weight = taught[torch.from_numpy(token_index(samples, which))].to(now["logprob"].device)
+                loss = -(weight * now["logprob"]).sum() / total.to(weight.device)
+                loss.backward()
+                parts.append(float(loss.detach()))
             optimizer.step()
-            losses.append(float(loss.detach()))
+            losses.append(sum(parts))
             growth.bound()
             say("cloning", len(losses), steps)
     policy.module.eval()
@@ -160,11 +171,6 @@ def _taught_tokens(rows: list[Any]) -> torch.Tensor:
         width = max(len(row.step.action.tokens), 1)
         weight[row.start : row.start + width] = 1.0 - float(row.step.marks.noise or 0.0)
     return weight
-
-
-def _tokens(samples: Any, which: list[int]) -> np.ndarray:
-    start = samples.token_start
-    return np.concatenate([samples.token_index[start[i] : start[i + 1]] for i in which])
 
 
 # ---- clones that are kept -------------------------------------------------------------------------------
@@ -262,9 +268,9 @@ def _contents(value: Any, own: Mapping[str, str], key: str = "") -> Iterator[tup
             yield value, _hash_of(Path(file))
             beside = neighbors(file) if value in own else []
             yield from ((f"{value} {os.path.basename(other)}", _hash_of(Path(other))) for other in beside)
-        elif key in FOLDERS and os.path.isdir(file):
-            inside = sorted(path for path in Path(file).rglob("*") if path.is_file())
-            listed = [[path.relative_to(file).as_posix(), path.stat().st_size, _hash_of(path)] for path in inside]
+        elif key in FOLDERS and (folder := Path(file) if os.path.isdir(file) else folder_of(file)) is not None:
+            inside = sorted(path for path in folder.rglob("*") if path.is_file())
+            listed = [[path.relative_to(folder).as_posix(), path.stat().st_size, _hash_of(path)] for path in inside]
             yield value, hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 

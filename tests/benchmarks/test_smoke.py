@@ -302,7 +302,8 @@ def test_1_gpu(smoke: Folder, smollm2: str) -> None:
         "palaestra train",
     ]
     assert all(row["mfu"] > 0 for row in found["rows"][:-1])  # sizes are too small to find the peak that it divides by
-    assert found["rows"][-1]["seconds_per_iteration"] > 0
+    trained = found["rows"][-1]
+    assert trained["seconds_per_iteration"] > 0 and trained["updates"] == 1 and trained["grad_norm"] > 0
 
 
 def test_1_exported(smoke: Folder, smollm2: str) -> None:

@@ -27,7 +27,9 @@ import pytest
 
 from palaestra.errors import InvalidData, PalaestraError
 from palaestra.tools import ToolError
-from palaestra.tools.sql import Database, inside, sql_tools, workers
+from palaestra.tools.sandbox.workers import MOST_IDLE
+from palaestra.tools.sql import Database, inside, sql_tools
+from palaestra.tools.sql.database import WORKERS
 
 SCRIPT = "CREATE TABLE t(a INTEGER, b TEXT); INSERT INTO t VALUES (1, 'x'), (2, NULL), (3, x'ff00');"
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
@@ -325,4 +327,4 @@ def test_processes_end_with_their_parent():  # rule 9
     while time.monotonic() < waiting and psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie":
         time.sleep(0.02)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
-    assert len(workers.IDLE) <= workers.MOST_IDLE and inside.HEAP < inside.ADDRESSES
+    assert len(WORKERS.idle) <= MOST_IDLE and inside.HEAP < inside.ADDRESSES

@@ -120,7 +120,7 @@ def cloned(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> tuple[RunSetup, 
     settings = load([TEAM, CLONED], list(overrides)).settings
     setup = build_setup(settings)
     assert settings.warm_start is not None
-    warm_start.warm_start(setup, settings.warm_start, seed=0, say=lambda *_: None)
+    warm_start.warm_start(setup, settings, say=lambda *_: None)
     return setup, learned
 
 

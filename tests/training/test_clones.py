@@ -13,6 +13,7 @@ import pytest
 import palaestra.training.start as start
 from palaestra.bound import BoundPart
 from palaestra.errors import CheckpointError
+from palaestra.models import pretrained
 from palaestra.recipe import load
 from palaestra.training.warm_start import Clones
 from tests.training.conftest import ECHO, final_weights
@@ -102,3 +103,23 @@ def test_4_whatever_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert Clones("clones", settings).path == former
         Path(name).write_text(own.replace("Own", "Now"))  # of the same size
         assert Clones("clones", settings).path != former, name
+
+
+def test_4_a_model_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name in the folder of models, or by its id in the cache of the hub."""
+    settings = {
+        name: load([ECHO], [f"policies.main.policy.language.model={name}"]).settings for name in ("mine", "a/b")
+    }
+    monkeypatch.setenv("PALAESTRA_MODELS", str(tmp_path))
+    snapshot = tmp_path / "snapshot"
+    monkeypatch.setattr(
+        pretrained, "try_to_load_from_cache", lambda name, file: str(snapshot / file) if name == "a/b" else None
+    )
+    for name, folder in {"mine": tmp_path / "mine", "a/b": snapshot}.items():
+        folder.mkdir()
+        for file in ("config.json", "model.safetensors"):
+            (folder / file).write_text("{}")
+        former = Clones("clones", settings[name]).path
+        assert Clones("clones", settings[name]).path == former
+        (folder / "model.safetensors").write_text("[]")
+        assert Clones("clones", settings[name]).path != former, name

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
-import threading
+import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
 from palaestra.envs.verifiers.answers import right_answers
-from palaestra.errors import missing_extra
+from palaestra.errors import PalaestraError, missing_extra
 from palaestra.registry import register
+from palaestra.tools.sandbox.workers import Died, Worker, Workers
 
-SECONDS = 5  # for reading or comparing, where math-verify can measure it: in the main thread
+SECONDS = 5.0  # for one reply
+BEGIN_S = 120.0  # for the start of the process, which imports SymPy
+LONGEST = 100_000  # characters of a reply, from its end
+PLACE = "verifier math"
+WORKERS = Workers(("-P", str(Path(__file__).with_name("mathematics_inside.py"))), where=PLACE)
 
 
 @register("verifier", "math", extra="tools", modules=("math_verify",))
@@ -20,27 +25,45 @@ def math(completion: str, answer: Any) -> float | None:
 
     A `\\boxed{…}` counts first, then the last formula. None, if no right answer can be read as mathematics.
 
+    A reply that takes longer than 5 seconds, or 2 GB, gets 0. It is computed in a process of its own, so that it stops
+    nothing else.
+
     Args:
         completion: the reply.
         answer: the right answer, or a list of right answers, with or without dollar signs.
 
-    Raises: MissingExtra, without math-verify.
+    Raises: MissingExtra, without math-verify. PalaestraError, if the package fails.
 
     >>> math(r"so it is \\boxed{0.5}", r"\\frac{1}{2}")
     1.0
     """
+    if importlib.util.find_spec("math_verify") is None:
+        raise missing_extra("math_verify", extra="tools", needed_for=PLACE)
+    worker = _ready()
+    answers = [formula(one) for one in right_answers(answer)]
     try:
-        package = importlib.import_module("math_verify")
-    except ImportError as error:
-        raise missing_extra("math_verify", extra="tools", needed_for="verifier math") from error
-    for name in ("math_verify.parser", "math_verify.grader"):  # they warn in each call that they use no signals
-        logging.getLogger(name).setLevel(logging.ERROR)
-    limit = SECONDS if threading.current_thread() is threading.main_thread() else None
-    wanted = [package.parse(formula(one), parsing_timeout=limit) for one in right_answers(answer)]
-    if not any(wanted):
-        return None
-    said = package.parse(completion, parsing_timeout=limit)
-    return float(any(one and package.verify(one, said, timeout_seconds=limit) for one in wanted))
+        said = worker.ask({"completion": completion[-LONGEST:], "answers": answers}, wait_s=SECONDS)
+    except Died:
+        return 0.0
+    WORKERS.give(worker)
+    if "fault" in said:
+        raise PalaestraError(where=PLACE, what=f"math-verify failed: {said['fault']}")
+    return None if said["score"] is None else float(said["score"])
+
+
+def _ready() -> Worker:
+    """A process that has imported the package. Raises: PalaestraError."""
+    worker = WORKERS.take("ready")
+    if worker.holds is None:
+        try:
+            worker.ask({"path": sys.path}, wait_s=BEGIN_S)
+        except Died as died:
+            why = f"did not start in {BEGIN_S:g} s" if died.late else "died at its start"
+            raise PalaestraError(
+                where=PLACE, what=f"the process that compares formulas {why}.", remedy="Try `import math_verify`."
+            ) from died
+        worker.holds = "ready"
+    return worker
 
 
 def formula(text: str) -> str:

@@ -39,7 +39,7 @@ def pairs(settings: RunSettings, *, tasks: int, samples: int) -> Iterator[dict[s
 
     try:
         if settings.warm_start is not None:
-            warm_start(setup, settings.warm_start, seed=settings.seed, say=lambda *_: None)
+            warm_start(setup, settings, say=lambda *_: None)
         panel = evaluation_tasks(setup.source, settings.evaluation.tasks, name=settings.evaluation.panel)
         held_out = {content_of(setup.source, task) for task in panel}
         asked = tasks_of(setup.source, "train", tasks, derive(settings.seed, "pairs"))

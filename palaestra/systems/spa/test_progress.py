@@ -166,7 +166,7 @@ def test_6_contributions_stand_where_episodes_are_decided() -> None:
     settings = load(["recipes/setups/rooms-tiny.yaml", "palaestra/systems/spa/method.yaml"], []).settings
     setup = build_setup(settings)
     assert settings.warm_start is not None
-    warm_start(setup, settings.warm_start, seed=0, say=lambda *told: None)
+    warm_start(setup, settings, say=lambda *told: None)
 
     def play(count: int, seed: int) -> tuple[StepTable, Iteration]:
         tasks = setup.source.tasks("train", count, seed)

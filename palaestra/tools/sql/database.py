@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import InvalidData, PalaestraError
-from palaestra.tools.sql.workers import Died, Worker, give, take
+from palaestra.tools.sandbox.workers import Died, Worker, Workers
 from palaestra.tools.temporary import TemporaryFolder
 from palaestra.tools.tool import Tool, ToolError, tool
 
 LONGEST_QUERY = 100_000  # characters
 GRACE_S = 0.5  # SQLite ends a query in time itself, except inside a single function; then its process is killed
+WORKERS = Workers(("-I", "-S", str(Path(__file__).with_name("inside.py"))), where="tool: sql")
 OPENING_S = 65.0  # a little more than the process takes at most to run the statements of a source
 NOW = "2025-01-01 00:00:00"
 
@@ -91,7 +92,7 @@ class Database:
             self._closed = True
             if self._worker:
                 self._worker.holds = None
-                give(self._worker)
+                WORKERS.give(self._worker)
                 self._worker = None
             if self._folder:
                 self._folder.close()
@@ -129,7 +130,7 @@ class Database:
         if worker is not None and not worker.alive:
             worker.kill()
             worker = None
-        worker = worker or take(self._asked)
+        worker = worker or WORKERS.take(self._asked)
         if worker.holds == self._asked:
             return worker
         worker.holds = None
@@ -139,7 +140,7 @@ class Database:
             answer = {"unopened": "it takes too long" if died.late else "its process died"}
         if "unopened" in answer:
             if worker.alive:
-                give(worker)
+                WORKERS.give(worker)
             remedy = "Name a SQLite file, or give SQL statements that end with `;`."
             what = f"it cannot be opened: {answer['unopened']}."
             raise InvalidData(where=f"database: {self._shown}", what=what, remedy=remedy)
@@ -150,7 +151,7 @@ class Database:
         if self._folder:
             self._worker = worker
         else:
-            give(worker)
+            WORKERS.give(worker)
 
 
 def sql_tools(database: Callable[[], Database], *, cost: float = 0.0) -> list[Tool]:

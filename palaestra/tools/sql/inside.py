@@ -1,4 +1,4 @@
-"""The process that runs SQL statements. `workers.py` starts it, limits its time and ends it.
+"""The process that runs SQL statements. `tools/sandbox/workers.py` starts it, limits its time and ends it.
 
 It uses the standard library only. Requests and answers are lines of JSON. The process ends when its parent does.
 """

@@ -1,4 +1,8 @@
-"""The processes that run SQL statements. A process that is too late is killed, and another one takes its place."""
+"""Processes that answer requests within a time: for what a text of a model could make endless or too large.
+
+A process that is too late is killed, and another one takes its place. It has limits, and no isolation: what it runs is
+our own code.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox.processes import clean_environment
 from palaestra.tools.sandbox.watching import readable
 
-INSIDE = Path(__file__).with_name("inside.py")
 MOST_IDLE = 8
 
 
@@ -32,16 +34,16 @@ class Died(Exception):
 
 
 class Worker:
-    """One process. `holds` says what it was told to open last.
+    """One process. `holds` says what it was told last to keep ready.
 
     Raises: PalaestraError, if the process cannot be started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str], *, where: str) -> None:
         self.holds: object = None
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(INSIDE)],
+                [sys.executable, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -52,8 +54,8 @@ class Worker:
             )
         except OSError as fault:
             raise PalaestraError(
-                where="tool: sql",
-                what=f"the process for SQL cannot be started: {fault}.",
+                where=where,
+                what=f"its process cannot be started: {fault}.",
                 remedy="Check this machine's limits of processes and open files.",
             ) from fault
         ALL.add(self)
@@ -104,31 +106,50 @@ class Worker:
         return self._process.poll() is None
 
 
+class Workers:
+    """Processes of one program, for all threads. Those that are idle are used again.
+
+    The program reads requests from standard input and writes an answer to each, as lines of JSON. It ends when standard
+    input does.
+
+    Args:
+        command: what Python is started with, such as a file. where: the part of errors that names who needs them.
+    """
+
+    def __init__(self, command: Sequence[str], *, where: str) -> None:
+        self._command, self._where = tuple(command), where
+        self.idle: list[Worker] = []
+        self._lock = threading.Lock()
+        POOLS.add(self)
+
+    def take(self, wanted: object = None) -> Worker:
+        """A process that nobody else uses: one that holds what is wanted, another idle one, or a new one."""
+        with self._lock:
+            for worker in self.idle:
+                if not worker.alive:
+                    worker.kill()
+            self.idle[:] = [worker for worker in self.idle if worker.alive]
+            if self.idle:
+                place = next((place for place, worker in enumerate(self.idle) if worker.holds == wanted), 0)
+                return self.idle.pop(place)
+        return Worker(self._command, where=self._where)
+
+    def give(self, worker: Worker) -> None:
+        """Give a process back that was taken."""
+        with self._lock:
+            if worker.alive and len(self.idle) < MOST_IDLE:
+                self.idle.append(worker)
+                return
+        worker.kill()
+
+    def lose(self) -> None:
+        """In a process that was forked: the processes belong to its parent."""
+        self._lock = threading.Lock()
+        self.idle.clear()
+
+
 ALL: weakref.WeakSet[Worker] = weakref.WeakSet()
-IDLE: list[Worker] = []
-LOCK = threading.Lock()
-
-
-def take(wanted: object) -> Worker:
-    """A process that nobody else uses: one that holds what is wanted, another idle one, or a new one."""
-    with LOCK:
-        for worker in IDLE:
-            if not worker.alive:
-                worker.kill()
-        IDLE[:] = [worker for worker in IDLE if worker.alive]
-        if IDLE:
-            place = next((place for place, worker in enumerate(IDLE) if worker.holds == wanted), 0)
-            return IDLE.pop(place)
-    return Worker()
-
-
-def give(worker: Worker) -> None:
-    """Give a process back that was taken."""
-    with LOCK:
-        if worker.alive and len(IDLE) < MOST_IDLE:
-            IDLE.append(worker)
-            return
-    worker.kill()
+POOLS: weakref.WeakSet[Workers] = weakref.WeakSet()
 
 
 def end_all() -> None:
@@ -139,10 +160,8 @@ def end_all() -> None:
 
 
 def _forked() -> None:
-    """In a process that was forked: the processes belong to its parent."""
-    global LOCK
-    LOCK = threading.Lock()
-    IDLE.clear()
+    for pool in list(POOLS):
+        pool.lose()
     for worker in list(ALL):
         worker.forget()
 

@@ -38,6 +38,14 @@ def limit_of(memory: int | float | str | None, device: torch.device) -> int:
     return int(number * UNITS[unit if len(unit) != 1 or unit == "" else "" if unit == "B" else f"{unit}B"])
 
 
+def is_share(memory: int | float | str | None) -> bool:
+    """Whether this limit is a share of what is free, and not a number of bytes."""
+    try:
+        return memory is None or float(memory) < 1
+    except ValueError:
+        return False
+
+
 def free_bytes(device: torch.device) -> int:
     """Memory that can be had on a device now."""
     if device.type == "cuda":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[
         r=rank,
         lora_alpha=alpha,
         target_modules="all-linear" if targets is None else list(targets),
-        exclude_modules=_outside_language(model) if targets is None else None,
+        exclude_modules=outside_language(model) if targets is None else None,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
@@ -83,7 +84,7 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[
             return package().get_peft_model(sharing(model), config).eval()
 
 
-def _outside_language(model: nn.Module) -> list[str] | None:
+def outside_language(model: nn.Module) -> list[str] | None:
     """The linear layers of a vision–language model that read images; None for other models."""
     inside = {id(part) for part in language_part(model).modules()}
     inside.add(id(model.get_output_embeddings()))  # type: ignore[operator]
@@ -95,14 +96,7 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
 
     Raises: CheckpointError, if the folder holds no adapter that fits the model; MissingExtra, without peft.
     """
-    place = Path(folder)
-    place = place / FOLDER if (place / FOLDER).is_dir() else place
-    if not (place / "adapter_config.json").is_file():
-        raise CheckpointError(
-            where=f"policy: adapter, {folder}",
-            what="it holds no adapter: there is no adapter_config.json.",
-            remedy="Give a folder that `palaestra export` or peft's `save_pretrained` wrote for an adapter.",
-        )
+    place = _place_of(folder)
     try:
         with _quiet():
             found = package().PeftModel.from_pretrained(sharing(model), place, is_trainable=True)
@@ -115,6 +109,32 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
             where=f"policy: adapter, {folder}", what=f"it is of kind {kind}, and only LORA can be read."
         )
     return found.eval()
+
+
+def rank_and_targets(folder: str) -> tuple[int, list[str] | None]:
+    """The rank of a saved adapter, and the ends of the names of its layers; None: all, or a pattern decides.
+
+    Raises: CheckpointError, if the folder holds no adapter.
+    """
+    place = _place_of(folder)
+    try:
+        config = json.loads((place / "adapter_config.json").read_text(encoding="utf-8"))
+        rank, targets = int(config["r"]), config["target_modules"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it cannot be read: {error!r}") from error
+    return rank, sorted(map(str, targets)) if isinstance(targets, list) else None
+
+
+def _place_of(folder: str) -> Path:
+    place = Path(folder)
+    place = place / FOLDER if (place / FOLDER).is_dir() else place
+    if not (place / "adapter_config.json").is_file():
+        raise CheckpointError(
+            where=f"policy: adapter, {folder}",
+            what="it holds no adapter: there is no adapter_config.json.",
+            remedy="Give a folder that `palaestra export` or peft's `save_pretrained` wrote for an adapter.",
+        )
+    return place
 
 
 @contextmanager

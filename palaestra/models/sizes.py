@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
+from palaestra.models.adapters import outside_language
 from palaestra.models.causal_lm import kind_of
 from palaestra.models.pretrained import located
 from palaestra.models.products import is_large
@@ -63,7 +64,8 @@ class ModelSize:
     Attributes:
         folder: with its configuration.
         parameters: number of weights, tied ones counted once.
-        linear: for each linear layer but the output, the two widths of its weight.
+        linear: for each linear layer but the output, the two widths of its weight, by the layer's name.
+        vision: those of them that read images.
         cache_per_token: numbers of keys and values for each token of a session.
         vocabulary: number of logits.
         output: number of weights of the output layer.
@@ -74,16 +76,26 @@ class ModelSize:
 
     folder: str
     parameters: int
-    linear: tuple[tuple[int, int], ...]
+    linear: Mapping[str, tuple[int, int]]
+    vision: frozenset[str]
     cache_per_token: int | None
     vocabulary: int
     output: int
     packs: bool
     held: str | None = None
 
-    def additions(self, rank: int) -> int:
-        """Number of weights of low-rank additions to all linear layers but the output."""
-        return sum(rank * (inputs + outputs) for inputs, outputs in self.linear)
+    def additions(self, rank: int, targets: Sequence[str] | None = None) -> int:
+        """Number of weights of low-rank additions to linear layers but the output.
+
+        Args:
+            targets: names of layers, or what their names end with; None: all that do not read images.
+        """
+        wanted = [
+            sum(widths)
+            for name, widths in self.linear.items()
+            if (name not in self.vision if targets is None else f".{name}".endswith(tuple(f".{t}" for t in targets)))
+        ]
+        return rank * sum(wanted)
 
     def kept(self, dtype: str) -> int | None:
         """Bytes that a pass keeps for the backward pass, for each token that the model reads. None: not known.
@@ -95,7 +107,7 @@ class ModelSize:
     @property
     def in_layers(self) -> int:
         """Number of weights of all linear layers but the output."""
-        return sum(inputs * outputs for inputs, outputs in self.linear)
+        return sum(inputs * outputs for inputs, outputs in self.linear.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +143,7 @@ class PolicySize:
 
     def computed_bytes(self, width: int) -> int:
         """Bytes of the largest weight that a pass computes from its codes."""
-        return 0 if self.held is None else width * max((i * o for i, o in self.model.linear), default=0)
+        return 0 if self.held is None else width * max((i * o for i, o in self.model.linear.values()), default=0)
 
 
 @functools.cache
@@ -148,9 +160,11 @@ def size_of(model: str) -> ModelSize | None:
     except Exception:  # an architecture may fail by any exception
         return None
     output = empty.get_output_embeddings()
-    layers = [
-        part for part in empty.modules() if isinstance(part, nn.Linear | transformers.Conv1D) and part is not output
-    ]
+    layers = {
+        name: (part.weight.shape[0], part.weight.shape[1])
+        for name, part in empty.named_modules()
+        if isinstance(part, nn.Linear | transformers.Conv1D) and part is not output
+    }
     try:
         cached: int | None = cache_shape(config).numbers
     except AttributeError:
@@ -158,7 +172,8 @@ def size_of(model: str) -> ModelSize | None:
     return ModelSize(
         folder=place,
         parameters=sum(p.numel() for p in empty.parameters()),
-        linear=tuple((part.weight.shape[0], part.weight.shape[1]) for part in layers),
+        linear=layers,
+        vision=frozenset(outside_language(empty) or ()),
         cache_per_token=cached,
         vocabulary=config.get_text_config().vocab_size,
         output=0 if output is None else output.weight.numel(),

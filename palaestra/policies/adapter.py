@@ -24,6 +24,7 @@ from palaestra.models.adapters import (
     load_adapter,
     merged,
     own_weights,
+    rank_and_targets,
     second,
 )
 from palaestra.models.heads import ValueHead
@@ -194,7 +195,10 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         base = bases.get(options["of"])
         if base is None:
             return None
-        trained = base.model.additions(options.get("rank", 8))
+        rank, targets = options.get("rank", 8), options.get("targets")
+        if options.get("model") is not None:
+            rank, targets = rank_and_targets(options["model"])
+        trained = base.model.additions(rank, targets)
         return PolicySize(
             model=base.model, trained=trained, holds_model=False, adds=True, chunk=base.chunk, held=base.held
         )

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import sharing
-from palaestra.models.attention import take_kernel
+from palaestra.models.attention import context_of, take_kernel
 from palaestra.models.causal_lm import held_after_loading, load_causal_lm, make_causal_lm
 from palaestra.models.heads import ValueHead
 from palaestra.models.packing import enable
@@ -172,8 +172,8 @@ class LanguagePolicy(Adaptable):
         model = None if options.get("model") is None else size_of(options["model"])
         if model is None:
             return None
-        lora = options.get("lora")
-        trained = model.parameters if lora is None else model.additions(LoraSettings.model_validate(lora).rank)
+        lora = None if options.get("lora") is None else LoraSettings.model_validate(options["lora"])
+        trained = model.parameters if lora is None else model.additions(lora.rank, lora.targets)
         return PolicySize(
             model=model,
             trained=trained,
@@ -276,7 +276,8 @@ def _loaded(setup: RunSetup, model: str, quantize: str | None) -> tuple[Any, Any
 
 
 def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, pictures: bool) -> tuple[str, ...]:
-    """Let a model read packed rows and compute its layers again. Returns lines for the user, that samples are padded.
+    """Let a model read packed rows and compute its layers again. Returns lines for the user: that samples are padded,
+    and that sessions end before the model's context does.
 
     Raises: RecipeError, if it cannot what the recipe demands.
     """
@@ -295,4 +296,7 @@ def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, p
             what=f"{type(causal).__name__} cannot compute its layers again.",
             remedy="Leave it out, and lower `training.token_budget` if memory runs out.",
         )
-    return (f"policy {name}: samples are padded, which is slower. {fault}",) if obstacle else ()
+    padded = f"policy {name}: samples are padded, which is slower. {fault}"
+    room, why = context_of(causal.config.get_text_config())
+    ended = f"policy {name}: a segment ends at {room} tokens, though the model reads more: {why}."
+    return tuple(line for line, true in ((padded, obstacle), (ended, why)) if true)

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from palaestra.engines.heap import GROWTH
+from palaestra.engines.memory import is_share, limit_of
 from palaestra.errors import RecipeError
 from palaestra.models.devices import free_bytes, run_device
 from palaestra.models.precision import chosen_dtype
@@ -144,19 +147,39 @@ def further_lines(settings: RunSettings) -> list[str]:
     elsewhere = declared(settings.engine.part.target, "elsewhere")
     if elsewhere is not None:
         lines.append(f"{elsewhere(settings.engine.options)} generates, with weights and cache in its own memory")
-    for name, size in _sizes(settings).items():
+    sizes = _sizes(settings)
+    for name, size in sizes.items():
         if elsewhere is not None and settings.policies[name].trainable:
             written = size.trained if size.adds else size.model.parameters
             lines.append(f"each update of {name} writes {shown(written * WIDTHS[_dtype(settings)])} for it")
         if elsewhere is None and size.holds_model and size.model.cache_per_token is not None:
             each = size.model.cache_per_token * WIDTHS[_dtype(settings)]
             lines.append(f"cache of {name}: {shown(each)} for each token of a session, {shown(1000 * each)} for 1,000")
-            lines += _copy(name, size, settings)
+            lines += [*_limit(each, settings, policies=len(sizes)), *_copy(name, size, settings)]
         if settings.policies[name].trainable and size.model.kept(_dtype(settings)) is None:
             lines.append(f"one pass of an update of {name} cannot be counted for this architecture")
     if settings.training.shard:
         lines.append("training.shard spreads weights and what training adds over the processes; the lines count all")
     return lines
+
+
+def _limit(each: int, settings: RunSettings, *, policies: int) -> list[str]:
+    """How much the cache of one policy may take. each: bytes for each token."""
+    limit = _cache_limit(settings)
+    if limit is None:
+        return []
+    share = limit // policies
+    tokens = f"{share // each:,} tokens of all sessions together"
+    return [
+        f"engine.{settings.engine.name}.memory: at most {shown(share)} of it, {tokens}. It is freed before an update"
+    ]
+
+
+def _cache_limit(settings: RunSettings) -> int | None:
+    """The most bytes of keys and values in this process; None: they are elsewhere, or nothing limits them."""
+    if "memory" not in settings.engine.options or declared(settings.engine.part.target, "elsewhere") is not None:
+        return None
+    return limit_of(settings.engine.options["memory"], torch.device(settings.device))
 
 
 def _copy(name: str, size: PolicySize, settings: RunSettings) -> list[str]:
@@ -178,7 +201,17 @@ def refuse_what_cannot_fit(settings: RunSettings) -> None:
     rows = [] if settings.training.shard else needs_of(settings)  # with shards, each process needs only its share
     free = free_bytes(settings.device) if rows else None
     total = sum(row.size for row in rows)
-    if free is None or total <= free:
+    if free is None:
+        return
+    limit, held = _cache_limit(settings) or 0, sum(row.size for row in rows if row.always)
+    if total <= free < held + limit and not is_share(settings.engine.options["memory"]):
+        raise RecipeError(
+            where=f"engine.{settings.engine.name}.memory",
+            what=f"the cache of generation may take {shown(limit)}, the run holds {shown(held)} beside it, and "
+            f"{shown(free)} are free.",
+            remedy=f"Set it to {shown(free - held)} or less, or leave it out: a share of what is free.",
+        )
+    if total <= free:
         return
     listed = "; ".join(f"{row.what} {shown(row.size)}" for row in rows)
     raise RecipeError(

@@ -3,8 +3,10 @@
 1. Sizes of a model are those of the loaded model: weights, tied ones once, linear layers, keys and values.
 2. What a pass keeps is what a real pass keeps, to the byte.
 3. `palaestra plan` shows the lines and their sum; without a pretrained model it says so. An output layer that is not
-   trained needs fewer logits. In bfloat16 on a CPU it shows the engine's copy of the weights.
-4. `train` refuses what cannot fit before it makes a folder, and the proposed token budget fits.
+   trained needs fewer logits. In bfloat16 on a CPU it shows the engine's copy of the weights. It shows the limit of the
+   cache. An adapter adds what its rank and its targets say, or those of the folder that it is loaded from.
+4. `train` refuses what cannot fit before it makes a folder, and the proposed token budget fits. A limit of the cache
+   that exceeds what is free is refused.
 5. The limit of a control group counts.
 6. A real update of SmolLM2 stays below the plan, and above half of it.
 7. A model that cannot be counted is trained all the same; one that cannot be loaded is refused by the loader. With
@@ -27,6 +29,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Mixtral
 from palaestra.commands import plan
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models import devices, sizes
+from palaestra.models.adapters import add_adapter
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
 from palaestra.models.sizes import PROBE, size_of
 from palaestra.models.tokenizer import train_tokenizer
@@ -70,7 +73,7 @@ def test_1_sizes_of_the_loaded_model(folder: str) -> None:
     assert size.parameters == sum(p.numel() for p in model.parameters())
     assert len(size.linear) == 3 * 7 and size.vocabulary == model.config.vocab_size
     assert size.cache_per_token == 2 * 3 * 32
-    assert size.additions(4) == sum(4 * (i + o) for i, o in size.linear)
+    assert size.additions(4) == sum(4 * (i + o) for i, o in size.linear.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -149,6 +152,45 @@ def test_4_refused_before_a_folder_is_made(recipe: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(memory, "free_bytes", lambda device: held // 2)
     with told(RecipeError, "smaller model"):
         train(settings, recipe={})
+
+
+def test_3_the_limit_of_the_cache(recipe: Path) -> None:
+    def lines(*overrides: str) -> list[str]:
+        return memory.further_lines(load([str(recipe)], list(overrides)).settings)
+
+    (line,) = [line for line in lines("engine.in_process.memory=64MB") if "at most" in line]
+    size = memory._sizes(load([str(recipe)]).settings)["base"].model
+    assert size.cache_per_token is not None
+    share = 64 * 2**20 // 2  # the base and its adapter
+    assert memory.shown(share) in line and f"{share // (4 * size.cache_per_token):,} tokens" in line
+    assert any("at most" in line for line in lines())  # a share of what is free
+
+
+def test_4_a_cache_beyond_what_is_free(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2_500_000_000)
+    memory.refuse_what_cannot_fit(load([str(recipe)], ["engine.in_process.memory=500MB"]).settings)
+    with told(RecipeError, "the cache of generation may take 42.9 GB"):
+        memory.refuse_what_cannot_fit(load([str(recipe)], ["engine.in_process.memory=40GB"]).settings)
+
+
+def test_3_what_an_adapter_adds(recipe: Path, folder: str, tmp_path: Path) -> None:
+    """By its targets, and by the folder that it is loaded from."""
+    size = size_of(folder)
+    assert size is not None
+
+    def trained(**options: Any) -> int:
+        text = yaml.safe_load(recipe.read_text())
+        text["policies"]["main"]["policy"]["adapter"] = {"of": "base", **options}
+        recipe.write_text(yaml.safe_dump(text))
+        return memory._sizes(load([str(recipe)]).settings)["main"].trained
+
+    loaded = load_causal_lm(folder)
+    queries = [part for name, part in loaded.named_modules() if name.endswith("q_proj")]
+    each = sum(part.in_features + part.out_features for part in queries)
+    assert trained(rank=3, targets=["q_proj"]) == 3 * each < trained(rank=3) == size.additions(3)
+    adapter = add_adapter(loaded, rank=5, alpha=8, targets=["q_proj"], seed=0)
+    adapter.save_pretrained(tmp_path / "saved")
+    assert trained(model=str(tmp_path / "saved")) == 5 * each
 
 
 def test_5_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

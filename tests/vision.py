@@ -77,6 +77,15 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "qwen2_vl": {"processor_class": "Qwen2VLProcessor"},
 }
 
+RECIPES: dict[str, Family] = {"worlds/rasters-vision.yaml": "qwen2_vl"}  # with a model that tests do not fetch
+
+
+def instead(recipe: str, place: Path) -> list[str]:
+    """Overrides by which a recipe of `RECIPES` trains a small model of its family, written to `place`; else none."""
+    if recipe not in RECIPES:
+        return []
+    return [f"policies.main.policy.language.model={vision_folder(place, RECIPES[recipe], context=2048)}"]
+
 
 def vision_tokenizer(family: Family) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer with the family's special tokens and a chat template that writes pictures."""

@@ -14,7 +14,6 @@ from palaestra.registry import register
 from palaestra.tools.calls import dumps
 from palaestra.tools.formats import format_of
 
-THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 OPENED = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 CLOSED = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
@@ -43,7 +42,14 @@ def after_thoughts(reply: str) -> str | None:
     >>> after_thoughts("<think>hm</think> go"), after_thoughts("hm </think> go"), after_thoughts("<think> go")
     ('go', 'go', None)
     """
-    rest = THOUGHT.sub("", reply)
+    outside, start = [], 0
+    while (opened := OPENED.search(reply, start)) is not None:
+        end = CLOSED.search(reply, opened.end())
+        if end is None:
+            return None
+        outside.append(reply[start : opened.start()])
+        start = end.end()
+    rest = "".join([*outside, reply[start:]])
     closed = list(CLOSED.finditer(rest))
     if closed:
         rest = rest[closed[-1].end() :]

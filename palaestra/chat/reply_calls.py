@@ -28,7 +28,7 @@ PARAMETER = re.compile(r"<parameter=([^>\s]+)\s*>\n?(.*?)\n?</parameter>", re.DO
 GLM = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 HARMONY = re.compile(r"to=functions\.([\w.-]+)(?:(?!<\|(?:end|start|message)\|>).)*<\|message\|>", re.DOTALL)
 DEEPSEEK = re.compile(
-    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>(\S+)\s*```json\s*(.*?)\s*```|(\S+?)<｜tool▁sep｜>(.*?))\s*"
+    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>(\S+)\s*```json(.*?)```\s*|(\S+?)<｜tool▁sep｜>(.*?))"
     r"<｜tool▁call▁end｜>",
     re.DOTALL,
 )
@@ -39,8 +39,11 @@ GEMMA_KEY = re.compile(r"(?<=[{,])\s*([A-Za-z_][\w-]*)\s*:")
 INVOKE = re.compile(r"""<(?:\w+:)?invoke name=["']([^"']+)["']>(.*?)</(?:\w+:)?invoke>""", re.DOTALL)
 INVOKED = re.compile(r"""<(?:\w+:)?parameter name=["']([^"']+)["'][^>]*>\n?(.*?)\n?</(?:\w+:)?parameter>""", re.DOTALL)
 MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*([\w.-]+)?(?:\[ARGS\]|\[CALL_ID\][^\[]*\[ARGS\])?")
-OBJECT = re.compile(r"""(?:<\|python_tag\|>\s*)?\[?\s*(\{\s*"(?:name|arguments|parameters|type|function|id)"\s*:)""")
+OBJECT = re.compile(
+    r"""(?:<\|python_tag\|>\s*)?(?:\[\s*)?(\{\s*"(?:name|arguments|parameters|type|function|id)"\s*:)"""
+)
 ARGUMENTS = ("arguments", "parameters", "function")
+MOST = 256  # calls of a reply, and arguments of a call: patterns may read from each opening to the end
 Tools = Mapping[str, Mapping[str, Any]]  # name → JSON schema of the arguments
 
 
@@ -83,11 +86,13 @@ def _in_stretch(text: str, start: int, stop: int, tools: Tools) -> list[tuple[li
     Raises: Unreadable.
     """
     for opening, pattern, read in FORMS:
+        _count(text, opening, start, stop)
         found = list(pattern.finditer(text, start, stop))
         if text.count(opening, start, stop) > len(found):
             raise Unreadable(f"the call that begins with {opening} is not complete")
         if found:
             return [(read(one, tools), one.span()) for one in found]
+    _count(text, "to=functions.", start, stop)
     harmony = list(HARMONY.finditer(text, start, stop))
     if harmony:
         return [
@@ -106,10 +111,17 @@ def _in_stretch(text: str, start: int, stop: int, tools: Tools) -> list[tuple[li
     return found_at
 
 
+def _count(text: str, opening: str, start: int, stop: int) -> None:
+    """Raises: Unreadable, if the text has too many of these openings."""
+    if text.count(opening, start, stop) > MOST:
+        raise Unreadable(f"{opening} stands there more than {MOST} times")
+
+
 # ---- forms with an opening and an end ---------------------------------------------------------------------
 def _block(found: re.Match[str], tools: Tools) -> list[ToolCall]:
     """The calls inside `<tool_call>`: JSON, Qwen3-Coder's tags, or GLM's pairs."""
     body = found[1]
+    _count(body, "<function=", 0, len(body))
     functions = list(FUNCTION.finditer(body))
     if body.count("<function=") > len(functions):
         raise Unreadable("the call that begins with <function= is not complete")
@@ -136,6 +148,7 @@ def _invoke(found: re.Match[str], tools: Tools) -> list[ToolCall]:
 
 def _pairs(pattern: re.Pattern[str], opening: str, body: str) -> list[tuple[str, str]]:
     """The arguments of a call in tags. Raises: Unreadable, for one that is not closed."""
+    _count(body, opening, 0, len(body))
     found = [(pair[1], pair[2]) for pair in pattern.finditer(body)]
     if body.count(opening) > len(found):
         raise Unreadable(f"the argument that begins with {opening} is not complete")
@@ -175,6 +188,8 @@ def _python_list(found: re.Match[str], tools: Tools) -> list[ToolCall]:
         listed = _python(source)
         if listed is not None:
             each = listed.elts if isinstance(listed, ast.List) else [listed]
+            if len(each) > MOST:
+                raise Unreadable(f"these are more than {MOST} calls")
             return [read_call(ast.get_source_segment(source, one) or "", {}) for one in each]
     raise Unreadable("this is no list of calls such as [find(id=3)]")
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from palaestra.tools.calls import between
+
 CHANNEL = "<|channel|>"  # gpt-oss writes thoughts and answers into channels
 PAIRS = (
     ("<think>", "</think>"),  # Qwen, DeepSeek, GLM and most others
@@ -45,7 +47,7 @@ def usual(text: str) -> str:
 def thoughts_in(message: Mapping[str, Any]) -> list[str]:
     """The texts of the thoughts of a reply's message."""
     content, thinking = str(message.get("content") or ""), str(message.get("thinking") or "").strip()
-    inside = [one.strip() for one in re.findall(r"<think>(.*?)</think>", usual(content), re.DOTALL)]
+    inside = [one.strip() for one in between(usual(content), *PAIRS[0])]
     return [one for one in (*inside, thinking) if one]
 
 
@@ -54,7 +56,10 @@ def without_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
     if message["role"] != "assistant":
         return dict(message)
     kept = {name: value for name, value in message.items() if name != "thinking"}
-    return kept | {"content": SPACED.sub("", str(message.get("content") or ""))}
+    first, *others = THOUGHT.split(str(message.get("content") or ""))
+    if not others:
+        return kept | {"content": first}
+    return kept | {"content": "".join([first.rstrip(), *(one.strip() for one in others[:-1]), others[-1].lstrip()])}
 
 
 def reply_of(said: str, *, opened: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from palaestra.engines.pictures import Pictures
 from palaestra.engines.sampling import sample, token_temperatures, uniform
 from palaestra.engines.session import SessionState, Statistics
 from palaestra.errors import EpisodeFailure
+from palaestra.models.attention import context_of
 from palaestra.models.pictures import reads_pictures
 from palaestra.models.products import is_large
 
@@ -364,18 +365,8 @@ class PolicyServer:
 
 
 def length_of(model: PreTrainedModel, max_length: int | None) -> int:
-    """The most ids of a session: the context length of the model (1024, if it declares none), or `max_length`.
-
-    "longrope" rotates all positions otherwise once a sequence is longer than the original context. What is cached would
-    then be wrong, so sessions of such a model end there. Attention in chunks is that of one chunk, so they end with it.
-    """
-    config = model.config.get_text_config()
-    context = int(getattr(config, "max_position_embeddings", None) or 1024)
-    rotation = getattr(config, "rope_parameters", None) or {}
-    if rotation.get("rope_type") == "longrope":
-        context = min(context, int(rotation.get("original_max_position_embeddings") or context))
-    if chunk := getattr(config, "attention_chunk_size", None):
-        context = min(context, int(chunk))
+    """The most ids of a session: those of `context_of`, or `max_length`."""
+    context, _ = context_of(model.config.get_text_config())
     return min(max_length or context, context)
 
 

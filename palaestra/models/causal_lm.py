@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from transformers import (
 )
 
 from palaestra.errors import CheckpointError, InvalidData, PalaestraError
-from palaestra.models.pretrained import located
+from palaestra.models.pretrained import located, missing_weights
 from palaestra.models.quantized import held_kind, hold, loading_options
 from palaestra.models.weight_files import without_progress_bars
+
+# What transformers raises for a folder that holds no model, or a damaged one.
+FAULTS = (OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, SafetensorError, pickle.UnpicklingError)
 
 
 def make_causal_lm(
@@ -113,6 +117,7 @@ def load_causal_lm(
         config = AutoConfig.from_pretrained(place, local_files_only=True)
         options = loading_options(config, quantize, device=device, where=where)
         double = bool(options) and dtype == torch.float64  # bitsandbytes does not read it
+        options["adapter_kwargs"] = {"local_files_only": True}  # else the hub is asked whether it is an adapter
         options["dtype"] = "auto" if dtype is None else torch.float32 if double else dtype
         with without_progress_bars():
             loaded = kind_of(config).from_pretrained(place, local_files_only=True, **options)
@@ -120,11 +125,10 @@ def load_causal_lm(
         loaded = loaded.double() if double else loaded
     except PalaestraError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
+    except FAULTS as error:
         first = str(error).strip().partition("\n")[0]
-        raise CheckpointError(
-            where=where,
-            what=f"`{place}` is not a causal language model: {first}",
-            remedy="Give a folder that `save_pretrained` or `palaestra export` wrote.",
-        ) from error
+        what = f"`{place}` is not a causal language model: {first}"
+        remedy = "Give a folder that `save_pretrained` or `palaestra export` wrote."
+        what, remedy = missing_weights(place) or (what, remedy)
+        raise CheckpointError(where=where, what=what, remedy=remedy) from error
     return loaded.eval()  # type: ignore[no-any-return]

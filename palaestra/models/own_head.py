@@ -50,7 +50,8 @@ def base_of(model: Any) -> nn.Module:
 
 def language_part(model: Any) -> nn.Module:
     """The part that reads embeddings: without the output layer and, of a vision–language model, without its tower."""
-    return model.get_decoder()  # type: ignore[no-any-return]
+    part = model.get_decoder()
+    return base_of(model) if part is model.get_output_embeddings() else part  # ModernBERT calls that one `decoder`
 
 
 def own_logits(model: Any, hidden: Tensor) -> Tensor:

@@ -76,10 +76,8 @@ def folder_of(model: str) -> Path | None:
         place = located(model)
     except CheckpointError:
         return None
-    if Path(place).is_dir():
-        return Path(place)
-    kept = try_to_load_from_cache(place, "config.json")
-    return Path(kept).parent if isinstance(kept, str) else None
+    config = _file_of(place, "config.json")
+    return None if config is None else config.parent
 
 
 def missing_weights(place: str) -> tuple[str, str] | None:

@@ -277,7 +277,7 @@ def _loaded(setup: RunSetup, model: str, quantize: str | None) -> tuple[Any, Any
 
 def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, pictures: bool) -> tuple[str, ...]:
     """Let a model read packed rows and compute its layers again. Returns lines for the user: that samples are padded,
-    and that sessions end before the model's context does.
+    and that prompts end before the model's context does.
 
     Raises: RecipeError, if it cannot what the recipe demands.
     """
@@ -298,5 +298,5 @@ def _prepare(name: str, causal: Any, *, packing: bool | None, recompute: bool, p
         )
     padded = f"policy {name}: samples are padded, which is slower. {fault}"
     room, why = context_of(causal.config.get_text_config())
-    ended = f"policy {name}: a segment ends at {room} tokens, though the model reads more: {why}."
+    ended = f"policy {name}: a prompt with its response has at most {room} tokens, though the model reads more: {why}."
     return tuple(line for line, true in ((padded, obstacle), (ended, why)) if true)

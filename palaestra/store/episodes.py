@@ -291,7 +291,9 @@ def _short(value: np.generic) -> Any:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        flat = [_short(item) for item in value.reshape(-1)]
+        items = value.reshape(-1)
+        exact = not np.issubdtype(value.dtype, np.floating)  # an image has many
+        flat = items.tolist() if exact else [_short(item) for item in items]
         return {"__array__": flat, "shape": list(value.shape), "dtype": str(value.dtype)}
     if isinstance(value, np.generic):
         return {"__scalar__": _short(value), "dtype": str(value.dtype)}

@@ -28,6 +28,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Set):
         return sorted(plain(item) for item in value)
+    if isinstance(value, list) and {*map(type, value)} <= {int}:  # many, if they are those of an image
+        return list(value)
     if isinstance(value, Sequence):
         return [plain(item) for item in value]
     if isinstance(value, Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from palaestra.registry import register
+from palaestra.tools.calls import between
 
 
 @register("parser", "choice")
@@ -47,5 +48,5 @@ def tagged(text: str, *, tag: str) -> str | None:
     >>> tagged("<think> hm </think> <verify> no </verify>", tag="verify")
     'no'
     """
-    matches = re.findall(rf"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", text, flags=re.DOTALL)
-    return str(matches[-1]).strip() if matches else None
+    matches = between(text, f"<{tag}>", f"</{tag}>")
+    return matches[-1].strip() if matches else None

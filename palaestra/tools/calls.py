@@ -102,6 +102,18 @@ def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
     return "\n".join(line for line in lines if not LEFT_OVER.fullmatch(line)).strip()
 
 
+def between(text: str, opening: str, closing: str) -> list[str]:
+    """What stands between each opening and the next closing.
+
+    Text after the last closing is left out first: a pattern would read it to its end once for each opening.
+
+    >>> between("<a>1</a> <a>2 <a>", "<a>", "</a>")
+    ['1']
+    """
+    whole = text[: text.rfind(closing) + len(closing)] if closing in text else ""
+    return re.findall(f"{re.escape(opening)}(.*?){re.escape(closing)}", whole, re.DOTALL)
+
+
 def near(text: str, position: int) -> str:
     """The text at a position, for messages."""
     piece = text[position : position + 20]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from palaestra.chat import reply_calls
 from palaestra.chat.readers import Bare, LastLine, Reader, Tagged, ToolCalls
 from palaestra.chat.reply_calls import calls_of
+from palaestra.chat.thoughts import thoughts_in, without_thoughts
 
 TAGGED = {
     "<think>a lamp <action>no</action></think>\n<action>take lamp</action>": "take lamp",
@@ -87,6 +89,35 @@ def test_reading_never_raises_and_never_drops_an_argument(reply: str) -> None:
     assert not parsed.calls and parsed.fault is not None
 
 
+MANY = {
+    "gemma": ("<|tool_call>call:x{", ""),
+    "closed": ("<|tool_call>call:x{", "<tool_call|>"),
+    "harmony": ("to=functions.x ", ""),
+    "deepseek": ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>x", ""),
+    "functions": ("<function=a>", "</tool_call>"),
+    "parameters": ("<parameter=a>", "</function></tool_call>"),
+    "pairs": ("<arg_key>a</arg_key>", "</tool_call>"),
+    "invoke": ('<invoke name="a">', ""),
+    "python": ("a(b=1),", "]<|tool_call_end|>"),
+}
+BEFORE = {"functions": "<tool_call>", "parameters": "<tool_call><function=a>", "pairs": "<tool_call>x"}
+BEFORE |= {"python": "<|tool_call_start|>["}
+
+
+@pytest.mark.parametrize("form", MANY)
+def test_a_reply_of_openings_alone_is_refused_at_once(form: str) -> None:
+    """Reading each of them to the end of the reply takes minutes."""
+    piece, end = MANY[form]
+    parsed = calls_of(BEFORE.get(form, "") + piece * (reply_calls.MOST + 1) + end)
+    assert parsed.calls == () and parsed.fault and str(reply_calls.MOST) in parsed.fault
+
+
+def test_many_calls_are_read() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    assert len(calls_of(call * reply_calls.MOST).calls) == reply_calls.MOST
+    assert not calls_of(call * (reply_calls.MOST + 1)).calls
+
+
 def test_a_whole_character_is_read() -> None:
     (call,) = calls_of('{"name": "find", "arguments": {"words": "\\ud83d\\ude00"}}').calls
     assert call.arguments == {"words": "😀"}
@@ -120,3 +151,37 @@ def test_a_thought_of_gpt_oss_that_names_a_tool_calls_nothing() -> None:
     said = "<|channel|>analysis<|message|>maybe to=functions.find<|end|><|start|>assistant<|channel|>final<|message|>no"
     parsed = calls_of(said)
     assert not parsed.calls and parsed.fault is None
+
+
+MARK = "<｜tool▁call▁begin｜>"
+BLANK = {
+    "spaces": "{}",
+    "lines before a thought": "{}<think>",
+    "after an opening": "<action{}",
+    "deepseek": MARK + "function<｜tool▁sep｜>x\n```json{}",
+    "deepseek, short": MARK + "x<｜tool▁sep｜>{}",
+    "list": "[{}",
+    "python tag": "<|python_tag|>{}",
+    "block": "<tool_call>{}</tool_call>",
+    "invoke": "<invoke name='a'>{}",
+    "thoughts": "{}<think></think>{}",
+}
+
+
+@pytest.mark.timeout(100)  # it took ten minutes
+@pytest.mark.parametrize("form", BLANK)
+@pytest.mark.parametrize("blank", [" ", "\n", "\n \t"], ids=repr)
+def test_blanks_without_end_are_read_at_once(form: str, blank: str) -> None:
+    """A policy that has collapsed writes such replies."""
+    reply = BLANK[form].replace("{}", blank * (200_000 // len(blank)))
+    assert Tagged().read(reply) is None and ToolCalls().read(reply) is None
+    assert len(LastLine().read(reply) or "") <= len(reply)
+    assert len(without_thoughts({"role": "assistant", "content": reply})["content"]) <= len(reply)
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("tag", ["<think>", "<thinking>", "</think>", "<action>", "<think></think>"])
+def test_many_tags_are_read_at_once(tag: str) -> None:
+    for reader in (Tagged(), LastLine(), ToolCalls(), ToolCalls(text=True)):
+        assert reader.read(tag * 50_000) in (None, "<action>" * 50_000)
+    assert thoughts_in({"role": "assistant", "content": tag * 50_000}) == []

@@ -19,6 +19,7 @@ from palaestra.errors import RecipeError
 from palaestra.recipe import load, packaged
 from palaestra.recipe.sources import COMPLETE, PLAYED
 from tests.commands.conftest import TINY, Command
+from tests.vision import instead
 
 ROOT = Path(__file__).parents[2]
 SOME = ["gigpo", "sac", "dpo", "grpo_roc", "teams/solver_verifier.yaml", "quickstart.yaml"]
@@ -113,6 +114,6 @@ QUICK = {*SOME, *changed()[:MOST]}
 )
 def test_5_every_recipe(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, palaestra: Command) -> None:
     monkeypatch.chdir(tmp_path)
-    done = palaestra(*words, "--smoke", "--quiet")
+    done = palaestra(*words, *instead(words[1], tmp_path / "model"), "--smoke", "--quiet")
     assert done.code == 0, done.err
     assert LAST.search(done.out[-1]) and not any("no update" in line for line in done.out)

@@ -20,6 +20,7 @@ from palaestra.cli import app
 from palaestra.recipe import load, split_arguments
 from palaestra.training.start import train
 from tests.docs.pages import ROOT, Page, every_page
+from tests.vision import instead
 
 CLI: Any = typer.main.get_command(app)
 ONE = ["training.iterations=1", "evaluation.tasks=2"]
@@ -107,6 +108,7 @@ def test_2_one_iteration(page: Page, words: list[str], tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     files, overrides = split_arguments(words)
+    overrides = [*overrides, *(one for file in files for one in instead(file, tmp_path / "model"))]
     for file in files:
         if file in PROGRAMS and shutil.which(PROGRAMS[file]) is None:
             pytest.skip(f"{PROGRAMS[file]} is not installed")

@@ -32,8 +32,9 @@ UNTRIED = [name for part in LIST["untried"] for name in part["names"]]
 FAST = ("cohere2", "deepseek_v3", "gemma2", "gpt2", "gpt_oss", "qwen3_moe", "bert", "bloom", "lfm2", "mamba", "phimoe")
 
 
-def some(kinds: Iterable[str]) -> list[Any]:
-    return [pytest.param(kind, marks=[] if kind in FAST else pytest.mark.slow) for kind in kinds]
+def some(kinds: Iterable[str], fast: Iterable[str] = FAST) -> list[Any]:
+    quick = {*fast}
+    return [pytest.param(kind, marks=[] if kind in quick else pytest.mark.slow) for kind in kinds]
 
 
 def made(kind: str, **changes: Any) -> Any:

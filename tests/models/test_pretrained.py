@@ -1,7 +1,8 @@
 """Pretrained models on this machine. Rules:
 
 1. A model is found as a folder, by its name in the folder of models, or by an id in the hub's cache.
-2. A model that is not there is refused with the way to get it, and nothing is downloaded.
+2. A model that is not there is refused with the way to get it, and nothing is downloaded. So is one whose weights are
+   not there, or not all of them.
 3. `palaestra model` leaves a model that is there as it is, and writes no half of a model if the download fails.
 4. The model of the examples answers a question in its own chat template, greedily, as plain transformers does.
 """
@@ -47,6 +48,50 @@ def test_2_refusals(tmp_path, monkeypatch):
     for missing in ("Qwen/Qwen3-0.6B", SMOLLM2, "no/such/folder"):
         with told(CheckpointError, missing):
             located(missing)
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """The files of the model some/model in a cache of the hub, of the test."""
+    place = tmp_path / "hub" / "models--some--model"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs/main").write_text("abc")
+    (place / "snapshots/abc").mkdir(parents=True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return place / "snapshots/abc"
+
+
+def test_1_in_the_cache_of_the_hub(cached, monkeypatch):
+    asked = []
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # it could ask the hub
+    monkeypatch.setattr("huggingface_hub.utils._headers.detect_agent", lambda: None)  # for the head of a request
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", lambda **options: asked.append(options))
+    make_causal_lm(vocabulary=50, hidden=16, heads=2).save_pretrained(cached, max_shard_size="5KB")
+    assert len(list(cached.glob("model-*.safetensors"))) > 2
+    assert load_causal_lm("some/model").config.vocab_size == 50
+    assert not asked
+
+
+def test_2_weights_that_are_not_there(cached):
+    _saved(cached)
+    (cached / "model.safetensors").rename(cached / "weights.gguf")
+    with told(CheckpointError, "GGUF"):
+        load_causal_lm("some/model")
+    (cached / "weights.gguf").unlink()
+    with told(CheckpointError, "hf download some/model"):
+        load_causal_lm("some/model")
+    (cached / "pytorch_model.bin").write_text("damaged")  # the weights are there, so another fault is told
+    with pytest.raises(CheckpointError, match="is not a causal language model"):
+        load_causal_lm("some/model")
+
+
+def test_2_a_part_of_the_weights_that_is_not_there(cached):
+    make_causal_lm(vocabulary=50, hidden=16, heads=2).save_pretrained(cached, max_shard_size="5KB")
+    (cached / "model-00001-of-00009.safetensors").unlink()
+    with told(CheckpointError, "hf download some/model"):
+        load_causal_lm("some/model")
+    with pytest.raises(CheckpointError, match=r"files with its weights, 8 are(.|\n)*Give a folder"):
+        load_causal_lm(cached)
 
 
 def test_3_a_model_that_is_there_stays(tmp_path, monkeypatch, capsys):

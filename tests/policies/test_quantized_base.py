@@ -246,7 +246,9 @@ def test_7_the_plan(folder: str, kind: str, dtype: str) -> None:
     assert found["training of main"] == whole["training of main"]
     (larger,) = {found[name].size - whole[name].size for name in found if name.startswith("one pass")}
     size = size_of(folder)
-    assert size is not None and larger == max(i * o for i, o in size.linear.values()) * (2 if dtype == "bfloat16" else 4)
+    assert size is not None and larger == max(i * o for i, o in size.linear.values()) * (
+        2 if dtype == "bfloat16" else 4
+    )
 
 
 def test_7_the_plan_of_a_quantized_folder(folder: str, tmp_path: Path) -> None:

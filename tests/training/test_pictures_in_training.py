@@ -1,26 +1,39 @@
 """Runs with images: (1) a run that was stopped goes on byte for byte, and its episodes are read with their images;
-(2) `palaestra show` prints an image as one line; (3) images of another world reach the policy, after a cut too; (4) a
-policy learns what only images tell."""
+(2) `palaestra show` prints an image as one line; (3) images of every world that draws reach the policy, after a cut
+too; (4) a policy learns what only images tell."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from palaestra.commands import show
 from palaestra.recipe import load
 from palaestra.store.episodes import EpisodeLog
 from palaestra.training.start import train
+from tests.extras import needs
 from tests.training.conftest import curve, final_weights, stopped_before
 from tests.vision import vision_folder
+
+BROWSER = pytest.mark.skipif(shutil.which("chromedriver") is None, reason="chromedriver is not installed")
+PONG = "pettingzoo.butterfly.cooperative_pong_v6"
+MINIWOB = [needs("miniwob", "selenium"), BROWSER, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return vision_folder(tmp_path_factory.mktemp("vision") / "model", "smolvlm", scale=1.0, context=192)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For observations with long texts."""
+    return vision_folder(tmp_path_factory.mktemp("vision") / "large", "smolvlm", scale=1.0, context=1024)
 
 
 def recipe(model: Path, **changes: Any) -> dict[str, Any]:
@@ -67,16 +80,33 @@ def test_2_shown(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "<image>" not in printed and "<fake_token_around_image><global-img>[an image" in printed
 
 
-def test_3_another_world(model: Path, tmp_path: Path) -> None:
-    content = recipe(model, environment="craft")
+@pytest.mark.parametrize(
+    ("world", "options"),
+    [
+        ("rasters", {"kinds": ["jigsaw", "count"], "text": "none"}),
+        ("craft", {}),
+        ("puzzles", {}),
+        ("puzzles", {"games": ["mines"], "text": "brief", "misread": 0.5}),
+        pytest.param("miniwob", {"tasks": ["click-button"], "observation": "screenshot"}, marks=MINIWOB),
+        pytest.param("pettingzoo", {"env": PONG, "max_turns": 2}, marks=needs("pettingzoo", "pygame")),
+    ],
+)
+def test_3_every_world_that_draws(large: Path, world: str, options: dict[str, Any], tmp_path: Path) -> None:
+    content = recipe(large, environment={world: options})
     content["agents"] = {"*": {"policy": "main", "context": "latest_only", "instruction": "none"}}
     content["policies"]["main"]["policy"]["language"]["value_head"] = True
-    content["training"] |= {"iterations": 1}
-    del content["evaluation"]
-    played = EpisodeLog(run(tmp_path / "run", content)).read()
-    assert played
-    assert all(len(step.pictures) == 1 for _, _, episode in played for step in episode.steps)
-    assert all(len(prompt.pictures) == 1 for _, _, one in played for prompt in one.next_prompts.values())
+    content["training"] |= {"iterations": 1, "token_budget": 4096}
+    folder = run(tmp_path / "run", content)
+    (line,) = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert line["policy/grad_norm"] > 0
+    steps, cut = 0, 0
+    for _, _, episode in EpisodeLog(folder).read():
+        seen = [(step.pictures, step.observation.image) for step in episode.steps]
+        right = all(len(pictures) == 1 and np.array_equal(pictures[0].image, image) for pictures, image in seen)
+        right = right and all(len(prompt.pictures) == 1 for prompt in episode.next_prompts.values())
+        assert right, episode.task.seed  # images make long messages
+        steps, cut = steps + len(seen), cut + len(episode.next_prompts)
+    assert steps >= 4 and cut >= 1
 
 
 COLORS = '''

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from palaestra.tools.calls import between
+
 LONGEST = 4000  # characters; longer answers are not scored
-TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 DIGITS = re.compile(r"(?<=\d)(?=\d)")
 SPACED = re.compile(r"(?<=\d) (?=\d)")
 # The scorers of these datasets call `eval`, directly or through SymPy, so they only get harmless answers.
@@ -25,7 +26,7 @@ CHAINED = 2  # the most powers of something in parentheses: each may multiply th
 
 def untagged(text: str) -> str | None:
     """The text between the last pair of tags; None if there is no pair."""
-    found = TAGGED.findall(text)
+    found = between(text, "<answer>", "</answer>")
     return found[-1].strip() if found else None
 
 

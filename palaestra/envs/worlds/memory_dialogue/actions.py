@@ -17,7 +17,7 @@ from palaestra.envs.kit.leniency import read_leniently
 OPERATIONS = ("add", "update", "delete", "noop")
 SELECT, ANSWER = "select", "answer"
 Style = Literal["words", "calls"]
-_CALL = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_CALL = re.compile(r"\s*+(\w++)\s*+(?:\((.*)\)\s*+)?", re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
 

@@ -25,7 +25,7 @@ KINDS = (SEARCH, OPEN, ANSWER)
 Style = Literal["words", "tags", "calls"]
 Written = Literal["words", "tags"]  # styles of acts that are texts
 
-_TEXT = r"([^<>]*\S[^<>]*)"
+_TEXT = r"([^<>]*+[<>][^<>]*+|(?=\s*+[^\s<>])[^<>]*+)"  # not blank, and with one bracket at most
 _TAGGED = re.compile(r"<(search|open|answer)>([^<>]*)</\1>")
 _ONE_TURN = re.compile(rf"\s*<think>{_TEXT}</think>\s*<(search|open|answer)>{_TEXT}</\2>\s*")
 # Without a search engine, an agent may write searches and, in place of results, what it recalls.

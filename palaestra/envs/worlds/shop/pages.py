@@ -25,7 +25,7 @@ from palaestra.envs.worlds.shop.visit import (
 
 Style = Literal["page", "words"]
 NEXT, PREVIOUS = Command("turn", number=1), Command("turn", number=-1)
-SPOKEN = re.compile(r"\s*([a-z]+)\s*(?:\[([^\[\]]*)\]|([^\[\]]*))\s*")
+SPOKEN = re.compile(r"\s*+([a-z]++)\s*+(?:\[([^\[\]]*+)\]\s*+|([^\[\]]*+))")
 LONGEST_SEARCH = 12  # words
 
 

@@ -102,9 +102,10 @@ def run_system(
     recipe: Layers,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the result.")] = False,
     smoke: Smoke = False,
+    trust: Trust = False,
 ) -> None:
     """Play a system that is not trained, such as `self_consistency`, and its baselines on the evaluation tasks."""
-    _command("run", recipe=recipe, quiet=quiet, smoke=smoke)
+    _command("run", trust=trust, recipe=recipe, quiet=quiet, smoke=smoke)
 
 
 Policies = Annotated[

@@ -20,12 +20,20 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable
 
 # What fails one call of a tool if the code of a user raises it: `exit()` must end no run.
 FAULTS = (Exception, SystemExit)
 # What torch says if memory ran out; its errors have no class of their own on a CPU.
 _NO_MEMORY = ("can't allocate", "out of memory", "size calculation overflowed", "not enough memory")
+
+
+_ENDLESS = re.compile(r"\S{1000,}")  # a word that would fill the screen, such as a key of 5,000 digits
+
+
+def _begin(found: re.Match[str]) -> str:
+    return f"{found[0][:100]}… ({len(found[0]):,} characters)"
 
 
 def ends_run(error: BaseException) -> bool:
@@ -46,7 +54,9 @@ def described(error: BaseException) -> str:
     """
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the message may come from code of a user, which may even call `exit()`
         return f"{type(error).__name__}, whose message cannot be read"
 
 
@@ -57,7 +67,7 @@ def out_of_memory(error: BaseException) -> bool:
     [True, True, False]
     """
     if isinstance(error, RuntimeError):
-        return any(words in str(error) for words in _NO_MEMORY)
+        return any(words in described(error) for words in _NO_MEMORY)
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
@@ -86,7 +96,7 @@ class PalaestraError(Exception):
         if self.remedy:
             lines.append("")
             lines.extend(f"  {line}" for line in self.remedy.splitlines())
-        return "\n".join(lines)
+        return _ENDLESS.sub(_begin, "\n".join(lines))
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         # Pickle cannot call a constructor with keyword-only arguments.

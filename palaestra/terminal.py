@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 
 # Control characters except tab and line feed; characters that change the direction of a line; halves of characters.
-_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\u061c\u200e\u200f]")
 
 
 def visible(text: object) -> str:

@@ -32,6 +32,9 @@ ATTRIBUTE = re.compile(r"[\w.-]+")  # behind a module; `gymnasium` has names suc
 DEVICES = ("cpu", "cuda", "mps")  # `cuda:0` is no code
 OBJECTS = "palaestra_objects:"  # objects of the process that trained, which no other process has
 PROGRAMS = ("command",)  # options that name a program
+FILES = (".py", ".tw-pddl")  # files of code; TextWorld evaluates the expressions in a grammar of PDDL
+MODULES = ("env",)  # options that may name a module
+KNOWN = ("pettingzoo", "mpe2", "gymnasium")  # packages whose modules are no code of others
 
 _asked = {"trust": False}  # of the process, since code is also imported in threads
 
@@ -133,7 +136,7 @@ def _code_in(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, st
     for key, entry in entries.items():
         folders = [one for one in entry.get("folders", ()) if isinstance(one, str)]
         for name, text in _texts(entry.get("value"), key.rpartition(".")[2]):
-            if name in PROGRAMS or _names_code(text):
+            if name in PROGRAMS or _names_code(text) or (name in MODULES and _names_module(text)):
                 yield key, text, folders
 
 
@@ -152,11 +155,16 @@ def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 def _names_code(text: str) -> bool:
     place, colon, attribute = text.rpartition(":")
-    if place.endswith(".py"):
+    if place.endswith(FILES) or text.endswith(".tw-pddl"):
         return True
     if not colon or text.startswith(("palaestra.", OBJECTS)) or (place in DEVICES and attribute.isdigit()):
         return False
     return all(name.isidentifier() for name in place.split(".")) and ATTRIBUTE.fullmatch(attribute) is not None
+
+
+def _names_module(text: str) -> bool:
+    first, *others = text.split(".")
+    return bool(others) and first not in KNOWN and all(name.isidentifier() for name in (first, *others))
 
 
 def _lies_in(folder: Path, text: str, folders: Sequence[str]) -> bool:

@@ -6,6 +6,7 @@ counts that no machine could serve. Each gets one clean line, soon.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,3 +110,16 @@ def test_a_name_that_no_file_can_have(tmp_path, name: str) -> None:
         with pytest.raises(PalaestraError) as caught:
             load([source])
         assert "no recipe file has this path or name" in caught.value.what and len(str(caught.value)) < 1500
+
+
+@pytest.mark.parametrize("name", ["a/b", "..\\\\a", "a\\x1b[2J", "a\\u202e"])
+def test_names_of_policies_are_names_of_files_and_are_shown(name: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(f'environment: echo\npolicies: {{"{name}": {{policy: language}}}}\n')
+    with pytest.raises(RecipeError, match="cannot be a name in `policies`"):
+        load([str(tmp_path / "recipe.yaml")], [])
+
+
+def test_a_word_of_thousands_of_digits_does_not_fill_the_screen() -> None:
+    error = PalaestraError(where=f"a: {'9' * 5000}", what=f"`{'8' * 5000}` is wrong.")
+    assert len(str(error)) < 500 and "999… (5,000 characters)" in str(error) and "is wrong." in str(error)
+    assert "8" * 5000 in error.what

@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.commands.runs import recipe_of, trained_setup
 from palaestra.data import RunSetup
 from palaestra.engines import InProcessEngine
-from palaestra.errors import CheckpointError, RecipeError, UnknownName, nearest
+from palaestra.errors import CheckpointError, RecipeError, UnknownName, described, nearest
 from palaestra.gateway.app import Single, make_app
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.models import ServedModel, ServedModels
@@ -134,7 +134,12 @@ def _loaded(model: str, name: str, setup: RunSetup, dtype: str) -> LanguagePolic
 
 def _adapted(place: Path, name: str, base: str | None, device: str, dtype: str) -> AdapterPolicy:
     """A policy with the additions of an adapter's folder, on its base."""
-    told = json.loads((place / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    try:
+        told = dict(json.loads((place / ADAPTER).read_text(encoding="utf-8"))).get("base_model_name_or_path")
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            where=f"palaestra serve {place}", what=f"its {ADAPTER} cannot be read: {described(error)}"
+        ) from error
     below = base or told
     if not below:
         raise CheckpointError(

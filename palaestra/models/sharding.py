@@ -11,7 +11,7 @@ import copy
 import functools
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -49,9 +49,11 @@ def shard(module: nn.Module, *, returns: type) -> None:
 
     _find_tensors_in(returns)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no caller changes outputs in place
-    kind = next(module.parameters()).device.type
-    mesh = init_device_mesh(kind, (dist.get_world_size(),))
-    for part in (*blocks(module), module):
+    first = next(module.parameters())
+    mesh = init_device_mesh(first.device.type, (dist.get_world_size(),))
+    # Torch gathers weights of one type together: a value head has float32 beside a model in bfloat16.
+    others = [part for part in module.modules() if any(p.dtype != first.dtype for p in part.parameters(recurse=False))]
+    for part in (*others, *blocks(module), module):
         fsdp.fully_shard(part, mesh=mesh)
     for part in module.modules():
         if isinstance(part, fsdp.FSDPModule):
@@ -66,12 +68,20 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
     return (part for part in module.modules() if type(part).__name__ in names)
 
 
-def copied(module: nn.Module) -> nn.Module:
+def copied(module: nn.Module, change: Callable[[Tensor], Tensor] = torch.clone) -> nn.Module:
     """A copy of a module with its own weights. That of a sharded one, which torch cannot copy, has the same slices; it
-    shares all else with the module and serves optimizers, which read names, kinds and weights."""
+    shares all else with the module and serves optimizers, which read names, kinds and weights.
+
+    Args:
+        change: makes each weight of the copy from a weight of the module, such as one of another type.
+    """
     if not any(is_spread(p) for p in module.parameters()):
-        return copy.deepcopy(module)
-    weights = {id(p): nn.Parameter(p.detach().clone(), p.requires_grad) for p in module.parameters()}
+        made = copy.deepcopy(module)
+        for parameter in made.parameters():
+            parameter.data = change(parameter.data)
+        return made
+    # A spread tensor keeps its slice if another one is assigned to its `data`.
+    weights = {id(p): nn.Parameter(change(p.detach()).clone(), p.requires_grad) for p in module.parameters()}
     return _like(module, weights)
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 import pydantic
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from palaestra.data import Action, Observation, Row, RunSetup
 from palaestra.data.abilities import has
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.protocols import Policy, PolicyOutputs, Response, Sampling, Session
-from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
+from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError, described
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
 from palaestra.models.weight_files import save_weights
@@ -89,7 +90,7 @@ class NetworkPolicy(Policy):
         make = {key: value for key, value in self._options.items() if key != "body"}
         network = MODULES[self._options["body"]](self.size, self.actions, **make, seed=setup.seed)
         if model is not None:
-            network.load_state_dict(load_file(Path(model) / WEIGHTS))
+            _read_weights(network, model)
         self.module: Any = network.to(setup.device)
         self._batcher = TurnBatcher(self)
 
@@ -440,12 +441,26 @@ def _refuse_missing_sizes(name: str, setup: RunSetup) -> None:
         )
 
 
+def _read_weights(network: torch.nn.Module, folder: str) -> None:
+    """Raises: CheckpointError, for weights that are missing, damaged or of another network."""
+    try:
+        network.load_state_dict(load_file(Path(folder) / WEIGHTS))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        what = f"its weights cannot be read: {described(error).splitlines()[0]}"
+        raise CheckpointError(where=folder, what=what) from error
+
+
 def _stored_options(folder: str, size: int, actions: int) -> dict[str, Any]:
     file = Path(folder) / ARCHITECTURE
     if not file.exists():
         raise CheckpointError(where=folder, what=f"it holds no network policy: there is no file {ARCHITECTURE}.")
-    stored = json.loads(file.read_text())
-    found = (stored.pop("size"), stored.pop("actions"))
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        del stored["kind"]
+        found = (stored.pop("size"), stored.pop("actions"))
+        stored["hidden"] = tuple(stored["hidden"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(where=folder, what=f"its {ARCHITECTURE} cannot be read: {described(error)}") from error
     if found != (size, actions):
         raise CheckpointError(
             where=folder,
@@ -453,5 +468,4 @@ def _stored_options(folder: str, size: int, actions: int) -> dict[str, Any]:
             f"numbers and {actions} actions.",
             remedy="Use it with the environment that it was trained in.",
         )
-    del stored["kind"]
-    return {**stored, "hidden": tuple(stored["hidden"])}
+    return dict(stored)

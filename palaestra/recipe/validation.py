@@ -28,11 +28,12 @@ def validate(tree: Node) -> RunSettings:
         raise _readable(error.errors()[0], tree) from None
     for group in ("policies", "agents"):
         for name in getattr(settings, group):
-            if not re.fullmatch(r"[^.\s=]+", name):
+            if not re.fullmatch(r"[^.\s=/\\]+", name) or not name.isprintable():
                 node = tree.get(group, name)
                 raise RecipeError(
                     where=node.mark.where if node else group,
-                    what=f"`{name}` cannot be a name in `{group}`: a name has no dot, space or `=`, and is not empty.",
+                    what=f"`{name}` cannot be a name in `{group}`: a name has no dot, space, slash, control character "
+                    "or `=`, and is not empty.",
                     remedy="Use underscores. The name is a piece of dotted keys in overrides and metrics.",
                 )
     return settings

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.data import Play, Trajectory
+from palaestra.errors import InvalidData
 from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import from_json, to_json
 from palaestra.store.folder import JOURNAL
 from palaestra.store.json_text import to_line
-from palaestra.store.lines import JsonLines
+from palaestra.store.lines import JsonLines, damaged
 
 Name = tuple[str, int, int]  # group, sample and seed, which identify a play
 
@@ -34,11 +35,14 @@ class Journal:
         self._lines = JsonLines(folder / JOURNAL)
         self.plans: dict[int, list[Play]] = {}
         self.finished: dict[Name, Trajectory] = {}
-        for line in self._lines.read():
-            if "plan" in line:
-                self.plans[int(line["plan"])] = [play_from_json(play) for play in line["plays"]]
-            else:
-                self.finished[line["group"], line["sample"], line["seed"]] = from_json(line["trajectory"])
+        for number, line in enumerate(self._lines.read(), start=1):
+            try:
+                if "plan" in line:
+                    self.plans[int(line["plan"])] = [play_from_json(play) for play in line["plays"]]
+                else:
+                    self.finished[line["group"], line["sample"], line["seed"]] = from_json(line["trajectory"])
+            except (KeyError, TypeError, ValueError, AttributeError, InvalidData) as error:
+                raise damaged(self._lines.path, number, f"it is no plan and no episode ({error!r})") from error
 
     def plan(self, number: int, plays: Sequence[Play]) -> None:
         """Record that a batch will be played."""

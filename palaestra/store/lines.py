@@ -35,7 +35,7 @@ class JsonLines:
         """
         line = to_line(record, sort=sort).encode()
         try:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
             try:
                 _append(handle, line)
             finally:

@@ -81,7 +81,7 @@ def unless_written(folder: Path) -> Iterator[bool]:
 def is_written(folder: Path) -> bool:
     """Whether a process trains into the folder. False also if there is no folder, or if that cannot be known."""
     try:
-        handle = os.open(folder / LOCK, os.O_RDWR)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
@@ -114,7 +114,7 @@ def _acquire(folder: Path, *, trains: bool) -> int:
     Raises: BlockingIOError, if the lock is taken; OSError.
     """
     while True:
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)  # a link may lead to any file
         _held.add(handle)
         try:
             _lock(handle)

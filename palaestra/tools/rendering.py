@@ -45,7 +45,9 @@ def first_line(error: BaseException, most: int = 200, counts: Counts | None = No
     """An error on one line: its type and the beginning of its message. `counts`: as of `render`."""
     try:
         lines = str(error).strip().splitlines()
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # as in `palaestra.errors.described`
         lines = []
     text = ": ".join([type(error).__name__, *lines[:1]])
     return clean_text(text if len(text) <= most else f"{text[:most]}…", counts)

@@ -27,9 +27,8 @@ class MasterWeights(Optimizer):
     """
 
     def __init__(self, module: nn.Module, make: Callable[[nn.Module], Any]) -> None:
-        masters = copied(module)
+        masters = copied(module, lambda weight: weight.float() if is_low(weight) else weight)
         for parameter in masters.parameters():
-            parameter.data = parameter.data.float() if is_low(parameter) else parameter.data
             parameter.grad = None
         self.inner = make(masters)
         pairs = zip(module.parameters(), masters.parameters(), strict=True)

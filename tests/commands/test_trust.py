@@ -215,9 +215,14 @@ def test_6_what_counts_as_code() -> None:
         "./a.py:b-c",
         "./a.py:b c",
         "évil:Env",
+        {"env": "evil.module"},
+        {"games": ["folder/x.tw-pddl"]},
     )
     assert all(map(names_code, code)) and names_code(["python", "x.py"], key="agents.a.tools.mcp.command")
     plain = (
+        {"env": "pettingzoo.classic.tictactoe_v3"},
+        {"env": "CartPole-v1"},
+        {"games": "folder/x.z8"},
         "gigpo",
         "cuda:1",
         "a: b",

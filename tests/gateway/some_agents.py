@@ -194,22 +194,27 @@ def impatient(prompt: str, base_url: str) -> str:
 
 def disorderly(prompt: str, base_url: str, seed: int) -> str:
     """A chat of three turns, with requests between them that are broken, too large, at a wrong address, or left."""
-    url, draw = f"{base_url}/chat/completions", random.Random(seed)
+    with httpx.Client(timeout=120, verify=False) as own:  # a client that threads share may close a connection in use
+        return _disorderly(own, prompt, base_url, random.Random(seed))
+
+
+def _disorderly(own: httpx.Client, prompt: str, base_url: str, draw: random.Random) -> str:
+    url = f"{base_url}/chat/completions"
     messages: list[Any] = [{"role": "user", "content": prompt}]
     for turn in range(1, 4):
         what = draw.randrange(5)
         if what == 0:
-            assert POOL.post(url, content=b'{"messages": [').status_code == 400
+            assert own.post(url, content=b'{"messages": [').status_code == 400
         elif what == 1:
-            assert POOL.post(url, json={"messages": [{"role": "user", "content": "x" * 60_000}]}).status_code == 413
+            assert own.post(url, json={"messages": [{"role": "user", "content": "x" * 60_000}]}).status_code == 413
         elif what == 2:
-            assert POOL.post(url.replace("/s/", "/s/other"), json={"messages": messages}).status_code == 404
+            assert own.post(url.replace("/s/", "/s/other"), json={"messages": messages}).status_code == 404
         elif what == 3:
             try:
-                POOL.post(url, json={"messages": [{"role": "user", "content": f"slow {prompt}"}]}, timeout=0.2)
+                own.post(url, json={"messages": [{"role": "user", "content": f"slow {prompt}"}]}, timeout=0.2)
             except httpx.TimeoutException:
                 pass
-        answer = POOL.post(url, json={"messages": messages})
+        answer = own.post(url, json={"messages": messages})
         assert answer.status_code == 200, answer.text
         messages.append({"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]})
         messages.append({"role": "user", "content": f"{prompt} {turn}"})

@@ -222,6 +222,15 @@ def test_10_files(body: str, tmp_path: Path) -> None:
         NetworkPolicy("other", RunSetup(seed=0, vector_size=5, action_count=ACTIONS), model=str(tmp_path / "a"))
     with told(CheckpointError, "network.json"):
         NetworkPolicy("other", setup, model=str(tmp_path))
+    weights = (tmp_path / "a" / "network.safetensors").read_bytes()
+    for damaged in (b"", b"{", weights[: len(weights) // 2]):
+        (tmp_path / "a" / "network.safetensors").write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="its weights cannot be read"):
+            NetworkPolicy("other", setup, model=str(tmp_path / "a"))
+    for text in ("", "{", "[]", "{}", '{"kind": 1, "size": 4, "actions": 3, "hidden": 5}'):
+        (tmp_path / "a" / "network.json").write_text(text)
+        with pytest.raises(CheckpointError, match=r"its network\.json cannot be read"):
+            NetworkPolicy("other", setup, model=str(tmp_path / "a"))
 
 
 def test_11_refusals() -> None:

@@ -76,6 +76,13 @@ class Mute(Exception):
         raise RuntimeError("no")
 
 
+class Leaving(Exception):
+    """Its message ends the program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+
 class Bound(Exception):
     """Cannot be sent to another process."""
 
@@ -110,6 +117,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "a group": lambda: ExceptionGroup("two", [ValueError("a"), KeyError("b")]),
     "a group with exit": lambda: BaseExceptionGroup("two", [SystemExit(0), OwnBaseError("b")]),
     "no message": Mute,
+    "a message that exits": Leaving,
     "cannot be sent": Bound,
     "cannot be made again": lambda: Picky(1, 2),
     "half a character": lambda: ValueError("a\ud800b"),

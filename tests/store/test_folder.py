@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from palaestra.errors import RunFolderError
-from palaestra.store.folder import FORMER, METRICS, NAMES, RECIPE, RunFolder
+from palaestra.store.folder import FORMER, JOURNAL, METRICS, NAMES, RECIPE, RunFolder
+from palaestra.store.journal import Journal
 
 
 def a_run(path: Path) -> RunFolder:
@@ -171,3 +172,10 @@ def test_a_damaged_json_file_is_named(tmp_path: Path) -> None:  # rule 6
     folder.write(METRICS, "{")
     with pytest.raises(RunFolderError, match=METRICS):
         folder.read_json(METRICS)
+
+
+@pytest.mark.parametrize("line", ["{}", '{"plan": "x", "plays": []}', '{"plan": 1, "plays": [{}]}', '{"group": "a"}'])
+def test_a_damaged_journal_is_named(line: str, tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text(line + "\n")
+    with pytest.raises(RunFolderError, match=rf"(?s){JOURNAL}:1.*this line is damaged"):
+        Journal(tmp_path)

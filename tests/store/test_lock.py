@@ -5,7 +5,8 @@
 (3) reading asks for no lock, and cleans up only where nobody writes;
 (4) nothing is left in the folder, and a missing folder is made only for a new run;
 (5) who tidies a folder up before reading it is waited for, and never called a run;
-(6) of many that want it at once, killed or not, one after another has it, and no two ever do.
+(6) of many that want it at once, killed or not, one after another has it, and no two ever do;
+(7) a link in its place, or in that of a log, is not followed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import pytest
 
 from palaestra.errors import RunFolderError
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.store.lock import LOCK, PATIENCE, unless_written, writing
+from palaestra.store.lines import JsonLines
+from palaestra.store.lock import LOCK, PATIENCE, is_written, unless_written, writing
 
 HOLD = """
 import multiprocessing, sys, time
@@ -167,3 +169,21 @@ def test_6_never_two(tmp_path: Path) -> None:
     assert sum(out.count("held") for out, _ in said) > 20
     with writing(tmp_path, make=False):
         pass
+
+
+def test_7_a_link_is_not_followed(tmp_path: Path) -> None:
+    """In a run folder of somebody else, it may lead to any file."""
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    run.mkdir()
+    mine.write_text("mine")
+    (run / LOCK).symlink_to(mine)
+    with unless_written(run) as held:
+        assert not held
+    assert not is_written(run)
+    with pytest.raises(RunFolderError), writing(run, make=True):
+        pass
+    assert mine.read_text() == "mine" and (run / LOCK).is_symlink()
+    (run / "metrics.jsonl").symlink_to(mine)
+    with pytest.raises(RunFolderError):
+        JsonLines(run / "metrics.jsonl").append({"step": 1})
+    assert mine.read_text() == "mine"

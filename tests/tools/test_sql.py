@@ -262,6 +262,8 @@ CLOCK = {
     "CURRENT_TIME": "00:00:00",
     "strftime('%Y')": "2025",
     "strftime('%j', 'now', '+1 day')": "002",
+    "datetime(CAST('now' AS BLOB))": "2025-01-01 00:00:00",
+    "datetime('NOW' || char(0) || 'x')": "2025-01-01 00:00:00",
     "julianday()": "2460676.5",
     "strftime('%s', 'now', 'localtime')": "1735689600",
     "datetime('2000-01-01', '+1 month')": "2000-02-01 00:00:00",

@@ -165,13 +165,19 @@ def told(error: Exception) -> str:
 
 
 # ---- the same results each time ---------------------------------------------------------------------------
+def _as_read(value: Any) -> Any:
+    """A value as SQLite's functions of time read it: a blob is a text, and a text ends before a NUL."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return text.partition("\0")[0] if isinstance(text, str) else text
+
+
 def fix_clock(connection: sqlite3.Connection, now: str) -> None:
     """Let all functions of SQL that read the clock give the time `now`. SQLite itself still computes with it."""
     helper = sqlite3.connect(":memory:")
 
     def like(name: str, place: int) -> Callable[..., Any]:
         def function(*values: Any) -> Any:
-            given = list(values)
+            given = [_as_read(value) for value in values]
             if len(given) == place or (name != "timediff" and str(given[place]).lower() in ("subsec", "subsecond")):
                 given.insert(place, now)
             for number, value in enumerate(given):

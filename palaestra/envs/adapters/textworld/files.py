@@ -143,7 +143,8 @@ def _file(path: Path, option: str, stamp: tuple[int, int]) -> File | None:
         remedy = f"Copy {file.logic.name}, which `tw-make` wrote beside the game, into the same folder."
         raise InvalidData(where=where, what=f"there is no {file.logic.name} beside it.", remedy=remedy)
     data = _read(file.logic, where)
-    if file.kind == ".tw-pddl" and (data.get("solvable") is False or any(word in str(path) for word in UNSUPPORTED)):
+    own = "/".join(path.parts[-3:])  # ALFWorld's folder of the task, that of the trial, and the file
+    if file.kind == ".tw-pddl" and (data.get("solvable") is False or any(word in own for word in UNSUPPORTED)):
         return None
     telling = {name: data[name] for name in TELLING if name in data} | {"task": _task(data)}
     written = json.dumps(telling, sort_keys=True)

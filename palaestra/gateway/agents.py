@@ -20,6 +20,7 @@ from palaestra.tools.threads import Late, Threads
 WHERE = "program: outside_agent"
 THREADS = Threads(limit=1024)
 SHOWN = 400  # characters of what a command wrote to standard error
+GRACE_S = 3.0  # between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +127,23 @@ async def run_command(command: Sequence[str], given: Given, seconds: float) -> s
     except TimeoutError:
         raise _late(name, seconds) from None
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await _end(process)
     if process.returncode:
         last = wrong.decode(errors="replace").strip()[-SHOWN:]
         raise _failure(name, f"it ended with status {process.returncode}.{_quoted(last)}")
     return said.decode(errors="replace").strip()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a process and those that it has started. The client of Docker passes on SIGTERM, and cannot pass on SIGKILL."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await process.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def _quoted(last: str) -> str:

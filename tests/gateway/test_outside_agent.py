@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from palaestra.bound import BoundPart, bind
@@ -297,6 +298,27 @@ def test_commands(policy: Any, tmp_path: Path) -> None:
     assert "it has not ended within 0.3 s" in fault(slow)
     (none,) = played(setup_of(policy, None, command=("no-such-program",)), 1)
     assert "it cannot be started: No such file or directory" in fault(none)
+
+
+TIDY = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen(["sleep", "60"])
+def end(*_):
+    open(sys.argv[1], "w").write(str(child.pid))
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+time.sleep(60)
+"""
+
+
+def test_a_command_may_tidy_up(policy: Any, tmp_path: Path) -> None:
+    """As the client of Docker does, which stops its container."""
+    (tmp_path / "agent.py").write_text(TIDY)
+    command = (sys.executable, str(tmp_path / "agent.py"), str(tmp_path / "ended"))
+    (slow,) = played(setup_of(policy, None, command=command, seconds=2.0), 1)
+    assert "it has not ended within 2 s" in fault(slow)
+    child = int((tmp_path / "ended").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
 
 
 # ---- (8) ----------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ async def run_command(command: Sequence[str], given: Given, seconds: float) -> s
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process and those that it has started. The client of Docker passes on SIGTERM, and cannot pass on SIGKILL."""
+    """End a process and those that it has started. Docker's client passes on SIGTERM, and cannot pass on SIGKILL."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGTERM)

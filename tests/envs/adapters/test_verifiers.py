@@ -54,12 +54,17 @@ class SumTask(vf.Task[Sum]):
 
 class SumsConfig(vf.TasksetConfig):
     count: int = 10
+    example: bool = False
 
 
 class Sums(vf.Taskset[SumTask, SumsConfig]):
     def load(self):
         for number in range(self.config.count):
-            data = Sum(prompt=f"{number} + 1 =", system_prompt="Answer with a number.", answer=number + 1)
+            asked = f"{number} + 1 ="
+            if self.config.example:
+                example = vf.UserMessage(content="1 + 1 ="), vf.AssistantMessage(content="2")
+                asked = [*example, vf.UserMessage(content=asked)]
+            data = Sum(prompt=asked, system_prompt="Answer with a number.", answer=number + 1)
             yield SumTask(data, self.config.task)
 
 
@@ -230,6 +235,13 @@ def test_single_turns(folder: Path) -> None:  # rule 2
     assert last.rewards == {"agent": 1.5} and last.terminated == {"agent"} and not last.observations
     assert last.info == {"score": 1.5, "success": True, "metric/turns": 1.0}
     assert play(env, "a long and wrong answer")[-1].info["score"] == 0.0
+
+
+def test_an_example_in_the_prompt_is_shown(folder: Path) -> None:  # rule 2
+    options = named(folder, "sums")
+    first, last = play(Verifiers(**options, config={"taskset": {"example": True}}), "4", row=3)
+    assert seen(first).text == "user: 1 + 1 =\nassistant: 2\nuser: 3 + 1 ="
+    assert last.rewards == {"agent": 1.5}
 
 
 def test_conversations(folder: Path) -> None:  # rule 1, 2

@@ -156,10 +156,12 @@ class Verifiers:
 
     def _observe(self, ask: Ask, fault: str = "") -> Observation:
         said = [message for message in ask.messages if message["role"] != "system"]
-        if not self._whole:
+        whole = self._whole or ask.agent not in self._acted  # a first prompt may hold examples of answers
+        if not whole:
             own = [place for place, message in enumerate(said) if message["role"] == "assistant"]
             said = said[own[-1] + 1 :] if own else said
-        lines = [_line(message, named=self._whole and len(said) > 1) for message in said]
+        named = len(said) > 1 and (self._whole or any(message["role"] == "assistant" for message in said))
+        lines = [_line(message, named=named) for message in said]
         told = [_line(message) for message in ask.messages if message["role"] == "system"]
         tools = [_tool(one["function"]) for one in ask.tools]
         self._box = Toolbox(tools, format=self._format)

@@ -27,8 +27,9 @@ import torch
 from palaestra.data.protocols import Engine
 from palaestra.engines import InProcessEngine
 from palaestra.engines.served.engine import ServedEngine
+from palaestra.engines.served.fleet import Fleet, Served
 from palaestra.engines.served.sglang import SGLangEngine
-from palaestra.engines.served.vllm import VLLMEngine
+from palaestra.engines.served.vllm import VLLM, VLLMEngine
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError
 from palaestra.models.adapters import add_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm
@@ -400,3 +401,19 @@ def test_9_from_the_command_line(kind: str, folder: Path) -> None:
         process.kill()
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("holds") == 9 and "keeps the contract" in done.stdout
+
+
+def test_4_an_adapter_stays_while_a_server_loads_it(tmp_path: Path) -> None:
+    """A server that comes back may be loading the last version when the next one is published."""
+    settings: dict[str, Any] = dict.fromkeys(("folder", "server_folder", "base"))
+    fleet = Fleet(VLLM(), [], **settings, initial=False, patience=1.0, seconds=1.0, health_seconds=1.0)
+    folder = tmp_path / "first"
+    folder.mkdir()
+    one = Served(model=None, version=1, scalings={"layer": 1.0}, adapter="first", folder=folder)
+    with fleet._kept(one) as (name, kept):
+        one.adapter, one.folder = "second", tmp_path / "second"
+        fleet._stale["first"] = folder  # as `publish` does
+        fleet._drop_stale()
+        assert (name, kept) == ("first", folder) and folder.is_dir()
+    fleet._drop_stale()
+    assert not folder.exists() and not fleet._stale

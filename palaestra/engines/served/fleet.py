@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +81,7 @@ class Fleet:
         self._whole: Path | None = None  # the folder of the base weights
         self._before: list[Path] = []  # folders of earlier base weights
         self._stale: dict[str, Path] = {}  # adapters of earlier versions, which running requests may use
+        self._sent: Counter[str] = Counter()  # adapters that servers are loading
         self._asleep = False
         self._chosen = 0
 
@@ -214,11 +215,23 @@ class Fleet:
             self._control(server, self.dialect.load_weights, "to load a model's weights", place, label, self._seconds)
             server.label = label
         for policy, one in list(self.policies.items()):
+            with self._kept(one) as (name, folder):
+                if folder is not None and server.adapters.get(policy) != name:
+                    place = self._there(folder)
+                    self._control(server, self.dialect.load_adapter, "to load an adapter", name, place, self._seconds)
+                    server.adapters[policy] = name
+
+    @contextlib.contextmanager
+    def _kept(self, one: Served) -> Iterator[tuple[str, Path | None]]:
+        """The name and the folder of a policy's additions, which stay meanwhile, also if later ones are published."""
+        with self._lock:
             name, folder = one.adapter, one.folder
-            if folder is not None and server.adapters.get(policy) != name:
-                place = self._there(folder)
-                self._control(server, self.dialect.load_adapter, "to load an adapter", name, place, self._seconds)
-                server.adapters[policy] = name
+            self._sent[name] += 1
+        try:
+            yield name, folder
+        finally:
+            with self._lock:
+                self._sent[name] -= 1
 
     def _connect(self, server: Server) -> None:
         """Ask a server whether it is up, and what it serves. Raises: Gone; PalaestraError."""
@@ -244,11 +257,12 @@ class Fleet:
         server.base, server.length, server.connected = base, length, True
 
     def _drop_stale(self) -> None:
-        """Unload adapters of earlier versions that no request uses any more."""
+        """Unload adapters of earlier versions that no request uses any more, and no server is just loading."""
         for name in list(self._stale):
-            if any(server.running[name] for server in self.servers):
-                continue
-            folder = self._stale.pop(name, None)
+            with self._lock:
+                if self._sent[name] or any(server.running[name] for server in self.servers):
+                    continue
+                folder = self._stale.pop(name, None)
             for server in self.servers:
                 if server.connected:
                     with contextlib.suppress(Gone, Refused, PalaestraError):

@@ -27,7 +27,7 @@ import pytest
 
 from palaestra.errors import InvalidData, PalaestraError
 from palaestra.tools import ToolError
-from palaestra.tools.sandbox.workers import MOST_IDLE
+from palaestra.tools.sandbox.workers import MOST_IDLE, Died, Workers
 from palaestra.tools.sql import Database, inside, sql_tools
 from palaestra.tools.sql.database import WORKERS
 
@@ -330,3 +330,13 @@ def test_processes_end_with_their_parent():  # rule 9
         time.sleep(0.02)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
     assert len(WORKERS.idle) <= MOST_IDLE and inside.HEAP < inside.ADDRESSES
+
+
+def test_a_process_that_does_not_read_is_late() -> None:
+    """The request is larger than the pipe."""
+    workers = Workers(("-c", "import time; time.sleep(60)"), where="test")
+    worker = workers.take()
+    began = time.monotonic()
+    with pytest.raises(Died) as died:
+        worker.ask({"text": "x" * 1_000_000}, wait_s=0.3)
+    assert died.value.late and not worker.alive and time.monotonic() - began < 30

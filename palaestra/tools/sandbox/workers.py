@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -58,6 +59,8 @@ class Worker:
                 what=f"its process cannot be started: {fault}.",
                 remedy="Check this machine's limits of processes and open files.",
             ) from fault
+        assert self._process.stdin
+        os.set_blocking(self._process.stdin.fileno(), False)  # a process that does not read must not hold this one
         ALL.add(self)
 
     def ask(self, request: Mapping[str, Any], *, wait_s: float) -> dict[str, Any]:
@@ -68,9 +71,7 @@ class Worker:
         assert self._process.stdin and self._process.stdout
         until, told = time.monotonic() + wait_s, bytearray()
         with contextlib.suppress(OSError):
-            line = json.dumps(dict(request)).encode() + b"\n"
-            while line:
-                line = line[self._process.stdin.write(line) :]
+            self._write(json.dumps(dict(request)).encode() + b"\n", until)
             while (left := until - time.monotonic()) > 0:
                 if not readable(self._process.stdout.fileno(), left):
                     break
@@ -84,6 +85,17 @@ class Worker:
         late = time.monotonic() >= until
         self.kill()
         raise Died(late=late)
+
+    def _write(self, line: bytes, until: float) -> None:
+        """Raises: TimeoutError, if the process does not read it in time."""
+        assert self._process.stdin
+        waiting, handle = select.poll(), self._process.stdin.fileno()
+        waiting.register(handle, select.POLLOUT)
+        while line:
+            left = until - time.monotonic()
+            if left <= 0 or not waiting.poll(1000 * left):
+                raise TimeoutError
+            line = line[os.write(handle, line) :]
 
     def kill(self) -> None:
         """End the process, and close its pipes."""

@@ -20,6 +20,7 @@ from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.replay import ReplayBuffer, Transition
 from palaestra.systems.sac.policy import SacActor, Widths, layers
+from palaestra.training.policy_gradient import refuse_exploded, weight_norm
 
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 
@@ -106,8 +107,11 @@ class SoftActorCritic(Learner):
             prefix = "sac" if len(self.pupils) == 1 else f"sac/{name}"
             metrics[f"{prefix}/buffer"] = float(len(pupil.buffer))
             updates = round(added * self.updates) if len(pupil.buffer) >= self.batch else 0
+            before = weight_norm(pupil.policy.module), weight_norm(pupil.critics)
             said = [pupil.learn(seed=derive(iteration.seed, "sac", name, number)) for number in range(updates)]
             if updates:
+                for size, module in zip(before, (pupil.policy.module, pupil.critics), strict=True):
+                    refuse_exploded(name, size, weight_norm(module))
                 pupil.policy.weights_changed(pupil.policy.version + 1)
                 metrics |= {f"{prefix}/{key}": float(np.mean([one[key] for one in said])) for key in said[0]}
             self.made += updates

@@ -28,7 +28,14 @@ import torch
 from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, Task, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
-from palaestra.errors import CheckpointError, ContractError, EpisodeFailure, InvalidData, RecipeError
+from palaestra.errors import (
+    CheckpointError,
+    ContractError,
+    EpisodeFailure,
+    InvalidData,
+    PalaestraError,
+    RecipeError,
+)
 from palaestra.policies.network import NetworkPolicy
 from palaestra.recipe import load
 from palaestra.registry import register
@@ -351,6 +358,12 @@ def test_8_refused_recipes(run: Callable[..., Path]) -> None:
         run("a", layers={"learner": "policy_gradient", "advantage": "reinforce"})
     with pytest.raises(RecipeError, match="takes vectors as actions"):
         run("b", layers={"policies": {"main": {"policy": "network"}}})
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e4])
+def test_8_weights_that_explode(run: Callable[..., Path], lr: float) -> None:
+    with pytest.raises(PalaestraError, match="changed the norm of its weights"):
+        run("a", f"learner.sac.lr={lr}")
 
 
 def test_9_saved(tmp_path: Path) -> None:

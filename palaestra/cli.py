@@ -44,7 +44,7 @@ STOPPED, MISSING = 130, 1  # exit codes: after Ctrl-C; if an optional package is
 GONE = 141  # exit code: the reader of the output ended before the command, as after SIGPIPE
 OWN_MODULE = "palaestra_user_"  # names of the modules of the user's files begin with this
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
-KEEPING = ("train", "compare")  # commands that end in order when a signal ends them
+OWN_SIGNALS = ("serve",)  # commands that answer signals themselves; all others end in order
 GO_ON = {
     "train": "the same command with `--resume` continues from the newest checkpoint, if one was written",
     "compare": "the same command continues where it stopped",
@@ -52,15 +52,18 @@ GO_ON = {
 FREE = {"allow_extra_args": False, "ignore_unknown_options": False}
 
 
+def _stopped(remedy: str) -> str:
+    return f"stopped; {remedy}" if remedy else "stopped"
+
+
 def _command(module: str, *, trust: bool = False, **arguments: Any) -> None:
-    with trusting(trust), exits_refused(), stoppable() if module in KEEPING else nullcontext() as interruption:
+    with trusting(trust), exits_refused(), nullcontext() if module in OWN_SIGNALS else stoppable() as interruption:
         try:
             status = importlib.import_module(f"palaestra.commands.{module}").run(**arguments)
         except KeyboardInterrupt as stop:
             status = stop.status if isinstance(stop, Stopped) else STOPPED
-            rest = [getattr(stop, "remedy", "") or GO_ON.get(module, "")]
             if not getattr(stop, "silent", False):  # one process of a run speaks
-                say("\n" + "; ".join(["stopped", *filter(None, rest)]))
+                say(f"\n{_stopped(getattr(stop, 'remedy', '') or GO_ON.get(module, ''))}")
             raise typer.Exit(status) from None
         except BrokenPipeError:
             if not reader_is_gone():
@@ -71,7 +74,7 @@ def _command(module: str, *, trust: bool = False, **arguments: Any) -> None:
             if interruption is not None and interruption.received is not None:
                 # A library has caught the exception of the signal, such as while it imports, and has failed later.
                 text = error.render() if isinstance(error, PalaestraError) else f"{type(error).__name__}: {error}"
-                say(f"\nstopped; {GO_ON[module]}\n\n  After the signal came: {visible(text)}")
+                say(f"\n{_stopped(GO_ON.get(module, ''))}\n\n  After the signal came: {visible(text)}")
                 raise typer.Exit(128 + interruption.received) from None
             if not out_of_memory(error) or isinstance(error, PalaestraError):
                 raise

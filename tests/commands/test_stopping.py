@@ -281,8 +281,11 @@ def test_5_without_a_signal() -> None:
         interruption.check()
 
 
-def test_6_an_evaluation(run: Path, palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_6_an_evaluation(
+    run: Path, palaestra: Command, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     with monkeypatch.context() as patch:
-        at("palaestra.training.monitor:summarize", 1, lambda: signal.raise_signal(signal.SIGINT), patch)
+        at("palaestra.training.monitor:summarize", 1, lambda: signal.raise_signal(number), patch)
         done = palaestra("eval", "stopped.yaml")
-    assert done.code == 130 and done.err.strip() == "stopped"
+    assert done.code == 128 + number and done.err.strip() == "stopped"

@@ -160,9 +160,10 @@ class Engine(Protocol):
         """
         return
 
-    def context(self, policy: str) -> int:
-        """The most ids that a session of this policy can hold, prompts and responses together."""
-        ...
+    def context(self, policy: str) -> int | None:
+        """The most ids that a session of this policy can hold, prompts and responses together. Default: None, as many
+        as the model can read."""
+        return None
 
     def fork(self, session: Hashable, new_session: Hashable) -> None:
         """Start a second session that continues from the present state of the first. Default: raise.

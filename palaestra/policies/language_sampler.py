@@ -50,7 +50,8 @@ class LanguageSampler(Policy, Protocol):
     @property
     def longest(self) -> int:
         """The most ids of a prompt with its response. The engine may have a lower limit than the model."""
-        return self.limit if self.engine is None else min(self.limit, self.engine.context(self.name))
+        held = None if self.engine is None else self.engine.context(self.name)
+        return self.limit if held is None else min(self.limit, held)
 
     def session(self, *, context: Context | None, sampling: Sampling, key: Hashable) -> LanguageSession:
         """Open the session of one agent in one episode. Without a context, its prompts hold the full history."""

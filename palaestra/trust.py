@@ -32,7 +32,7 @@ ATTRIBUTE = re.compile(r"[\w.-]+")  # behind a module; `gymnasium` has names suc
 DEVICES = ("cpu", "cuda", "mps")  # `cuda:0` is no code
 OBJECTS = "palaestra_objects:"  # objects of the process that trained, which no other process has
 PROGRAMS = ("command",)  # options that name a program
-FILES = (".py", ".tw-pddl")  # files of code; TextWorld evaluates the expressions in a grammar of PDDL
+GAME = ".tw-pddl"  # TextWorld evaluates the expressions of Python in such a file
 MODULES = ("env",)  # options that may name a module
 KNOWN = ("pettingzoo", "mpe2", "gymnasium")  # packages whose modules are no code of others
 
@@ -155,7 +155,7 @@ def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 def _names_code(text: str) -> bool:
     place, colon, attribute = text.rpartition(":")
-    if place.endswith(FILES) or text.endswith(".tw-pddl"):
+    if place.endswith(".py") or text.endswith(GAME):
         return True
     if not colon or text.startswith(("palaestra.", OBJECTS)) or (place in DEVICES and attribute.isdigit()):
         return False

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import openai
 
-POOL = httpx.Client(timeout=120, limits=httpx.Limits(max_connections=None, max_keepalive_connections=None))
 FIND: Any = {
     "type": "function",
     "function": {

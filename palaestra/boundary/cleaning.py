@@ -82,6 +82,18 @@ def _picture(code: int) -> str:
     return chr(0x2400 + code) if code < 32 else "\u2421" if code == 127 else "\ufffd"
 
 
+def shown(value: Any, counts: Counts | None = None, *, most: int = 100) -> str:
+    """The text of a value that is named in an error or a key, also where the value refuses to have one."""
+    try:
+        text = str(value)
+    except BaseException as error:  # an integer of 5,000 digits, or code of the value's own
+        if ends_run(error):
+            raise
+        _count(counts, VALUES)
+        text = f"<{type(value).__name__}>"
+    return clean_text(text, counts, most=most)
+
+
 def _count(counts: Counts | None, what: str, number: int = 1) -> None:
     if counts is not None and number:
         counts[what] += number
@@ -219,9 +231,9 @@ class _Values:
             return clean_text(given, self.counts)
         if isinstance(given, Enum):
             return self.key(given.value)
-        return (
-            clean_text(str(given), self.counts) if isinstance(given, _PLAIN_KEYS) else self.mark(type(given).__name__)
-        )
+        if isinstance(given, _PLAIN_KEYS):
+            return shown(given, self.counts, most=LONGEST)
+        return self.mark(type(given).__name__)
 
 
 # ---- what agents see and do -------------------------------------------------------------------------------
@@ -378,7 +390,7 @@ def _reward(agent: Any, amount: Any) -> float:
     if not isinstance(number, int | float):
         raise ContractError(
             where="rewards",
-            what=f"the reward of {clean_text(str(agent), most=100)} is a {type(amount).__name__}; it must be a number.",
+            what=f"the reward of {shown(agent)} is a {type(amount).__name__}; it must be a number.",
             remedy="Give a float.",
         )
     try:

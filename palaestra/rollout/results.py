@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.boundary.cleaning import clean_action, clean_text, clean_value
+from palaestra.boundary.cleaning import clean_action, clean_text, clean_value, shown
 from palaestra.columns import may_be_missing
 from palaestra.data import Action, StepResult, StopReason, Trajectory
 from palaestra.errors import ContractError, EpisodeFailure
@@ -28,7 +28,7 @@ def agents_of(environment: Any) -> tuple[str, ...]:
     if not names or not fine or len({*names}) < len(names):
         raise ContractError(
             where="agents",
-            what=f"`agents` is {clean_text(repr(given), most=200)}; it must be a tuple of different names.",
+            what=f"`agents` is {shown(given, most=200)}; it must be a tuple of different names.",
             remedy='Write `agents = ("player",)`.',
         )
     return names
@@ -46,7 +46,7 @@ def refuse_result(result: StepResult, agents: Collection[str], *, environment: s
                 raise EpisodeFailure(
                     boundary="environment",
                     where=f"environment {environment}, {name}, turn {turn}",
-                    what=f"it names `{clean_text(str(agent), most=100)}`, which is none of its agents.",
+                    what=f"it names `{shown(agent)}`, which is none of its agents.",
                     options=agents,
                     remedy="Run palaestra.testing.check_environment on it.",
                 )

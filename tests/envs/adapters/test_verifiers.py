@@ -326,6 +326,17 @@ def test_faults_fail_the_episode(folder: Path) -> None:  # rule 7
         assert message in raised.value.what, raised.value.what
 
 
+def test_a_file_of_a_taken_name_is_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(("json.py", "one_of_two.py", "one_of_two.py")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / name).write_text("", encoding="utf-8")
+    first, second, third = ({"taskset": str(file)} for file in sorted(tmp_path.glob("*/*.py")))
+    for options, message in ((first, "imports"), (second, "verifiers cannot load it"), (third, "imports")):
+        with pytest.raises(UnknownName) as raised:
+            Verifiers(**options)
+        assert message in raised.value.what, raised.value.what
+
+
 def test_the_endpoint_is_closed_to_others(folder: Path) -> None:  # rule 8
     env = Verifiers(**named(folder, "sums"))
     play(env)  # asked, and not answered

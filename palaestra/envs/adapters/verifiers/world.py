@@ -6,6 +6,7 @@ its episodes.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -255,7 +256,7 @@ def _seats(config: Any) -> list[str]:
 def _importable(name: str, where: str) -> str:
     """The id under which verifiers imports a module. Adds the folder of a file to Python's path.
 
-    Raises: UnknownName, if the file does not exist.
+    Raises: UnknownName, if the file does not exist, or Python finds another module under its name.
     """
     if not name.endswith(".py"):
         return name
@@ -267,6 +268,14 @@ def _importable(name: str, where: str) -> str:
         sys.path.append(str(path.parent))
         known = os.environ.get("PYTHONPATH")  # tool servers are separate processes
         os.environ["PYTHONPATH"] = f"{known}{os.pathsep}{path.parent}" if known else str(path.parent)
+    try:
+        found = importlib.util.find_spec(path.stem)
+    except ValueError:  # a module that was not imported in the usual way, such as `__main__`
+        found = None
+    if found is None or found.origin is None or Path(found.origin).resolve() != path:
+        other = found.origin if found else None
+        what = f"Python imports {other} under the name {path.stem!r}, and not {path}."
+        raise UnknownName(where=where, what=what, remedy="Give the file a name that no other module has.")
     return path.stem
 
 

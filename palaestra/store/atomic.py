@@ -141,7 +141,7 @@ def write_fault(path: Path, error: BaseException, *, needed: str = "more", full:
     return RunFolderError(
         where=str(path),
         what=f"it cannot be written: {reason}.",
-        remedy="Check the path and its permissions, or use another folder with `run=<folder>`.",
+        remedy="Check the path and its permissions, or write to another place; for a run, `run=<folder>` names it.",
     )
 
 

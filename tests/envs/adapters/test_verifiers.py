@@ -12,6 +12,7 @@ import asyncio
 import json
 import random
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +327,9 @@ def test_faults_fail_the_episode(folder: Path) -> None:  # rule 7
         assert message in raised.value.what, raised.value.what
 
 
-def test_a_file_of_a_taken_name_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_a_taken_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
     for number, name in enumerate(("json.py", "one_of_two.py", "one_of_two.py")):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / name).write_text("", encoding="utf-8")
@@ -335,6 +338,7 @@ def test_a_file_of_a_taken_name_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnknownName) as raised:
             Verifiers(**options)
         assert message in raised.value.what, raised.value.what
+    assert str(tmp_path / "0") not in sys.path  # where json.py would stand before Python's own
 
 
 def test_the_endpoint_is_closed_to_others(folder: Path) -> None:  # rule 8

@@ -6,6 +6,7 @@ its episodes.
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import itertools
 import json
@@ -264,18 +265,17 @@ def _importable(name: str, where: str) -> str:
     if not path.is_file():
         remedy = "Correct the path; it is relative to the working directory."
         raise UnknownName(where=where, what=f"there is no file {path}.", remedy=remedy)
+    try:
+        found = importlib.util.find_spec(path.stem)
+    except ValueError:  # a module that was not imported in the usual way, such as `__main__`
+        found = importlib.machinery.ModuleSpec(path.stem, None)
+    if found is not None and (found.origin is None or Path(found.origin).resolve() != path):
+        what = f"Python imports {found.origin} under the name {path.stem!r}, and not {path}."
+        raise UnknownName(where=where, what=what, remedy="Give the file a name that no other module has.")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
         known = os.environ.get("PYTHONPATH")  # tool servers are separate processes
         os.environ["PYTHONPATH"] = f"{known}{os.pathsep}{path.parent}" if known else str(path.parent)
-    try:
-        found = importlib.util.find_spec(path.stem)
-    except ValueError:  # a module that was not imported in the usual way, such as `__main__`
-        found = None
-    if found is None or found.origin is None or Path(found.origin).resolve() != path:
-        other = found.origin if found else None
-        what = f"Python imports {other} under the name {path.stem!r}, and not {path}."
-        raise UnknownName(where=where, what=what, remedy="Give the file a name that no other module has.")
     return path.stem
 
 

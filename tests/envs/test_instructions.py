@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from palaestra.data import Action
-from palaestra.registry import part
+from palaestra.registry import names, part
+from tests.registered import target
 
 WORLDS: dict[str, dict[str, Any]] = {
     "clinic": {},
@@ -64,6 +65,37 @@ WORLDS: dict[str, dict[str, Any]] = {
     "babyai": {},
     "webforms-calls": {"calls": True},
     "webforms-points": {"observation": "coordinates"},
+    "counting": {},
+    "counting-chunks": {"chunk": 4},
+    "errands": {},
+    "inquiry": {},
+    "navdist": {},
+    "secrets": {"benign": 0.0},  # attacks only, so that the attackers act, too
+    "secrets-complete": {"topology": "complete", "benign": 0.0},
+    "slowarm": {},
+    "slowarm-crash": {"durations": [1, 2, 3], "scores": [0.1, 1, 0.2], "crash": 0.5, "rounds": 3},
+    "teambuilding": {},
+    "tickets": {},
+}
+
+# Environments that are not in WORLDS.
+RULES_OF_OTHERS = {  # adapters: rules and acts belong to another package, so no example fits all; tests/envs/adapters
+    "games",
+    "gymnasium",
+    "miniwob",
+    "openspiel",
+    "pettingzoo",
+    "reasoning_gym",
+    "scienceworld",
+    "textarena",
+    "textworld",
+}
+WITHOUT_INSTRUCTION = {
+    "dataset": "its rows have the question and, where they want one, a system message",
+    "echo": "a fake of palaestra.testing",
+    "openenv": "an adapter: the instruction is an option",
+    "trl_class": "an adapter: the prompts of its rows and the texts of its tools say everything",
+    "verifiers": "an adapter: the first observation has the system prompt of the taskset",
 }
 
 
@@ -81,8 +113,17 @@ def read_of(world: Any, task: Any, agent: str, text: str) -> bool:
     turns = 0
     while agent not in started.observations and turns < 60:
         started, turns = wait(world.step({one: world.expert(one) for one in started.observations})), turns + 1
-    result = wait(world.step({agent: Action(text=text)}))
+    others = {one: world.expert(one) for one in started.observations if one != agent}
+    result = wait(world.step({**others, agent: Action(text=text)}))
     return not result.info.get("invalid", {}).get(agent, False)
+
+
+def test_every_environment_has_an_instruction() -> None:
+    known = set(names("environment"))
+    assert known - RULES_OF_OTHERS - {*WITHOUT_INSTRUCTION} == {name.partition("-")[0] for name in WORLDS}
+    assert known >= RULES_OF_OTHERS | {*WITHOUT_INSTRUCTION}, "take them off the lists"
+    able = {name for name in known if "instruction" in target("environment", name).abilities}
+    assert able == known - {*WITHOUT_INSTRUCTION}
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -124,6 +165,11 @@ def test_options_change_the_instruction() -> None:
     assert "- survey" in made("household-formal-idle").instruction("player")
     assert "- survey" not in made("household-formal").instruction("player")
     assert "proceed to PLACE" in made("household-formal").instruction("player")
+    assert "crash" in made("slowarm-crash").instruction("player")
+    assert "crash" not in made("slowarm").instruction("player")
+    assert "the last answer counts" in made("secrets").instruction("defender_0")
+    assert "answer of most of you" in made("secrets-complete").instruction("defender_0")
+    assert "Example of an answer: a 1 b a" in made("counting-chunks").instruction("writer")
     roles = made("memory_dialogue-two")
     keeper, answerer = (roles.instruction(agent) for agent in roles.agents)
     assert "add TEXT" in keeper and "answer WORDS" not in keeper
@@ -145,6 +191,11 @@ EXACT = {
     "uiform",
     "flow",
     "signals",
+    "counting",
+    "counting-chunks",
+    "inquiry",
+    "secrets",
+    "secrets-complete",
 }
 AROUND = ("{}.", "- {}", "1. {}", "Action: {}", '"{}"', "**{}**", "`{}`", "  {}  ", '- Action: "{}."')
 TITLED = {"craft", "desk", "household", "memory_dialogue", "prover", "puzzles", "rasters", "searchqa", "shop", "clinic"}

@@ -17,6 +17,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.kit.choices import choice, read_choice
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -101,7 +102,7 @@ class Tickets(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
         {"state_key", "outcome", "executable", "tool_call", "tool_error", "format"}
         | {"state_matched", "state_total", "calls_matched", "calls_total"}
@@ -118,6 +119,22 @@ class Tickets(KeepsState[State]):
     ) -> None:
         self._changes, self._max_turns = (min(changes), max(changes)), max_turns
         self._params = {"changes": list(self._changes)}
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        values = "; ".join(f"{name} with {', '.join(those)}" for name, those in FIELDS.items())
+        return write_manual(
+            "You are a clerk who changes a ticket. Every message says what your last call did, what the ticket has, "
+            "and what the customer wants it to have. Make calls until both are the same, and leave all else as it is.",
+            {
+                "book FIELD VALUE": f"fill a field that is free: {values}",
+                "cancel FIELD": "free a field that is booked, which is needed before another value can be booked",
+                DONE: "end the episode",
+            },
+            example="book seat window",
+            ending="A call that cannot be made or read returns an error and changes nothing. The episode succeeds if "
+            f"the ticket is what is wanted when you say `{DONE}`.{turn_limit(self._max_turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` requests; no split asks for what another one asks for."""

@@ -15,6 +15,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -57,7 +58,7 @@ class SlowArm(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "duration", "valid", "milestones"})
     vector_size = 2
 
@@ -74,6 +75,19 @@ class SlowArm(KeepsState[State]):
         self._params = {"durations": list(durations), "scores": list(scores), "crash": crash, "rounds": rounds}
         self.actions = WORDS[: len(durations)]
         self.action_count = len(self.actions)
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        crash = " A run may also crash, and then its score is 0." if self._crash else ""
+        return write_manual(
+            "Run one of several programs in each turn. Every message says how many runs are left, and names the "
+            "programs. Each program has a score and runs for some time. Messages tell neither of them, and both are "
+            f"the same in every episode.{crash}",
+            dict.fromkeys(self.actions, "run this program"),
+            example=self.actions[0],
+            ending="An answer that cannot be read uses up a run. The episode succeeds if every run succeeds and is one "
+            f"of the program with the highest score.{turn_limit(self._rounds)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` tasks, which differ in what crashes only."""

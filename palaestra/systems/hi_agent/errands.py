@@ -13,6 +13,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_index
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
@@ -85,7 +86,7 @@ class Errands(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (PLANNER, WALKER)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "format", "executed", "judged"})
 
     def __init__(
@@ -109,6 +110,28 @@ class Errands(KeepsState[State]):
         self.actions = (*(f"go {name}" for name in PLACES[:places]), *MOVES)
         self.action_count = len(self.actions)
         self.vector_size = 2 + errands * places + errands + 1 + 2 * (2 * size - 1) + 1
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        if agent == PLANNER:
+            return write_manual(
+                "You plan the errands of a walker in a town. Every message has the list of errands in their order, how "
+                "many of them are done, and how many decisions are left. Name the first place of the list that is "
+                f"not done. The walker then goes there, or gives up after {self._reach} moves. An errand is done when "
+                "the walker reaches the place that you named, and it is the next one of the list.",
+                {"go PLACE": f"send the walker to a place: {', '.join(PLACES[: self._places])}"},
+                example=f"go {PLACES[0]}",
+                ending="Every answer costs a decision, also a wrong or an unreadable one. The episode succeeds when "
+                "all errands are done, and fails when no decision is left.",
+            )
+        return write_manual(
+            f"You walk in a town of {self._size} by {self._size} cells. Every message has the place where you shall "
+            "go, how far away it is, such as `2 east 1 south`, and how many moves are left.",
+            {", ".join(MOVES): "go one cell in this direction"},
+            example="east",
+            ending="An answer that leads out of the town, or that cannot be read, costs a move. Your way ends at the "
+            "place, or when no move is left. The episode succeeds when all errands of a list are done.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` towns with lists; splits never share a seed."""

@@ -11,6 +11,7 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_index
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -81,7 +82,7 @@ class Teambuilding(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process", "stratum"})
 
     def __init__(
@@ -111,6 +112,29 @@ class Teambuilding(KeepsState[State]):
         self.actions: tuple[str, ...] = (*(f"add {role}" for role in self._roles), DELETE, EXIT, YES, NO)
         self.action_count = len(self.actions)
         self.vector_size = len(TOPICS) + agents * roles + agents * agents + agents + 2
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        fewest, most = self._params["needs"]
+        count = f"{fewest} to {most} roles" if fewest < most else f"{most} role{'s' * (most != 1)}"
+        faults = " An agent may also fail at a query." if self._faults and len(self._roles) > 1 else ""
+        return write_manual(
+            "You build a team of agents for a query. Every message has the topic of the query, and the team: its "
+            "agents by number and role, and whom each one hears. The agent that joined last answers the query. Each "
+            f"topic needs {count}, the same in every episode, and messages do not tell them. Each needed role must be "
+            "that of the agent that answers, or of an agent that it hears, directly or through others."
+            f"{faults}",
+            {
+                "add ROLE": f"add an agent: {', '.join(self._roles)}",
+                DELETE: "remove the agent that joined last",
+                EXIT: "end: the team answers the query",
+                f"{YES}, {NO}": "only after a question: whether the new agent hears the earlier one",
+            },
+            example=f"add {self._roles[0]}",
+            ending=f"A team has at most {self._size} agents. You can add, delete or exit {self._limit} times in all, "
+            "and what is impossible or cannot be read counts, too. After that the team answers as it is. The episode "
+            "succeeds if the team solves the query.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` queries; splits never share a seed."""

@@ -13,11 +13,12 @@ import pydantic
 
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import act_info, several
 from palaestra.envs.kit.state import KeepsState
-from palaestra.envs.worlds.searchqa.graph import FEWEST, MOST, Fact, Graph, build_graph
+from palaestra.envs.worlds.searchqa.graph import FEWEST, MOST, RELATIONS, Fact, Graph, build_graph
 from palaestra.registry import PositiveInt, register
 
 PROPOSER, SOLVER = AGENTS = ("proposer", "solver")
@@ -90,7 +91,7 @@ class Inquiry(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = AGENTS
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
     provides = frozenset({"state_key", "outcome", "valid", "hops", "solved"})  # columns that tables made of it have
 
     def __init__(
@@ -111,10 +112,61 @@ class Inquiry(KeepsState[State]):
         max_turns: PositiveInt = 6,
     ) -> None:
         Refusals("environment: inquiry").when_reversed(hops=hops)
-        self._params = {"entities": entities, "relations": relations, "graphs": graphs, "hops": list(hops)}
+        self._params: dict[str, Any] = {
+            "entities": entities,
+            "relations": relations,
+            "graphs": graphs,
+            "hops": list(hops),
+        }
         self._questions, self._longest, self._least = questions, longest, least_searches
         self._check, self._noise, self._expert_hops = check, noise_facts, expert_hops
         self._shown, self._attempts, self._max_turns = shown, attempts, max_turns
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        return self._proposer_manual() if agent == PROPOSER else self._solver_manual()
+
+    def _proposer_manual(self) -> str:
+        noise = " and a few others" if self._noise else ""
+        check = f" The facts that your searches showed{noise} must lead from it to the answer." if self._check else ""
+        times = f"{self._least} different searches" if self._least > 1 else "one search"
+        searched = f" Make at least {times} before you ask." if self._least else ""
+        return write_manual(
+            "You get an answer and ask a question for it. A message such as `hide elm .` gives you the answer elm. "
+            "The facts that your searches showed follow it, such as `anna home elm`: elm is anna's home. A question "
+            f"is a name and 1 to {self._longest} relations to follow from there: `ask anna friend home` asks for the "
+            f"home of anna's friend. {self._of_relations()} A question must not contain the answer.{check}{searched}",
+            self._searches("facts that lead to it come first")
+            | {"ask NAME RELATION": "ask; more relations may follow"},
+            example="search elm",
+            ending=f"You have {self._max_turns} turn{'s' * (self._max_turns != 1)}, and the last one must be the "
+            f"question. A solver then makes {self._attempts} attempt{'s' * (self._attempts != 1)} at it. The episode "
+            "succeeds if the question counts and the first attempt finds the answer.",
+        )
+
+    def _solver_manual(self) -> str:
+        return write_manual(
+            "You answer a question with the help of searches. A message such as `find anna friend home .` asks for the "
+            "home of anna's friend: begin at anna and follow one relation after the other. The facts that your "
+            "searches showed follow it, such as `anna friend boris`: boris is anna's friend. "
+            f"{self._of_relations()}",
+            self._searches("facts that begin with it come first") | {"answer NAME": "answer, with the name alone"},
+            example="search anna friend",
+            ending=f"You have {self._max_turns} turn{'s' * (self._max_turns != 1)} for an answer, and the last one "
+            "must be the answer. You may be asked the same question several times, and your searches begin anew each "
+            "time. The episode succeeds if the first answer is right.",
+        )
+
+    def _of_relations(self) -> str:
+        words = [relation.word for relation in RELATIONS[: self._params["relations"]]]
+        return f"The relations are {', '.join(words)}."
+
+    def _searches(self, order: str) -> dict[str, str]:
+        most = f"{self._shown} fact{'s' * (self._shown != 1)}"
+        return {
+            "search NAME": f"show up to {most} about a name; {order}",
+            "search NAME RELATION": f"show up to {most} about a name that have this relation",
+        }
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` answers to ask for, or questions; those that are held out are questions."""

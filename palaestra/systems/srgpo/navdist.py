@@ -18,6 +18,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task, derive
 from palaestra.envs.kit.choices import choice, read_choice
 from palaestra.envs.kit.contents import as_json
+from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
@@ -140,7 +141,7 @@ class Navdist(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome", "process"})  # columns that tables made of it have
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
@@ -158,6 +159,21 @@ class Navdist(KeepsState[State]):
         self._process = process
         self._size, self._sight, self._max_turns = size, sight, max_turns
         self.vector_size = 2 * size * size + len(MOVES) + 2 * (2 * sight + 1)
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        size, sight, turns = (self._params[name] for name in ("size", "sight", "max_turns"))
+        return write_manual(
+            f"You look for a hidden target on a grid of {size} by {size} cells, some of which are walls. Every message "
+            "has your cell, the directions that are open, the target, and the cells that you came from, the latest "
+            "one first. A cell is a letter and a number, such as c4: the letters go on to the east, and the numbers to "
+            f"the south. You see the target when it is at most {sight} cells away, counted in steps as if there were "
+            "no walls. The message then says how far it is, such as `2 east 1 south`.",
+            {", ".join(ACTIONS): "go one cell in this direction, if it is open"},
+            example=ACTIONS[0],
+            ending="An answer that leads into a wall or out of the grid, or that cannot be read, costs a turn. The "
+            f"episode succeeds when you reach the target.{turn_limit(turns)}",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` grids; splits never share a seed."""

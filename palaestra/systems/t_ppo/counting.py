@@ -17,6 +17,7 @@ import pydantic
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import without
 from palaestra.envs.kit.choices import choice
+from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
@@ -77,7 +78,7 @@ class Counting(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "vector")
+    abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
     provides = frozenset({"state_key", "outcome"})  # columns that tables made of it have
 
     def __init__(
@@ -110,6 +111,22 @@ class Counting(KeepsState[State]):
             self.vector_size = (letters + 1) + (numbers + 1) + 3
         else:
             self.abilities = without(self.abilities, "vector")
+
+    def instruction(self, agent: str) -> str:
+        """The rules and the commands, for an agent that has never seen them."""
+        several = self._chunk > 1
+        example = " ".join(answers([LETTERS[0], MARK, LETTERS[1]] * self._chunk, self._numbers)[: self._chunk])
+        return write_manual(
+            "You copy a long row piece by piece. Every message shows the next "
+            + (f"{self._chunk} items" if several else "item")
+            + f" of it after `write`: letters, and marks `{MARK}`. For a letter, write the letter. For a mark, write "
+            f"the number of marks so far, this one included, where 1 follows after {self._numbers}. The message also "
+            "has the number that you wrote last, how many items are left, and whether you have made a slip."
+            + (" Write one symbol for each item, with spaces between them." if several else ""),
+            None,
+            example=example,
+            ending="Write nothing else. The episode succeeds if everything is right to the end of the row.",
+        )
 
     def tasks(self, split: str, n: int, seed: int) -> list[Task]:
         """`n` rows; splits never share a seed."""

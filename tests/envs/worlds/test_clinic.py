@@ -12,6 +12,7 @@
 9. Noise makes answers wrong; renamed words change words only.
 10. Episodes end, snapshots are restored, splits share no task.
 11. Impossible options are refused.
+12. With `tables: 50` patients come from 50 tables, which are different and the same in all splits; with 1, from one.
 """
 
 from __future__ import annotations
@@ -265,3 +266,26 @@ def test_10_episodes():
 def test_11_impossible_options(options, fault):
     with told(RecipeError, fault):
         Clinic(**options)
+
+
+def tables_of(env, split):
+    """The table of each of 300 patients: numbers that no other table has."""
+    found = []
+    for task in env.tasks(split, 300, 0):
+        env.reset(task)
+        found.append(env.snapshot().table.cause.tobytes())
+    return found
+
+
+@pytest.mark.parametrize("tables", [50, 1])
+def test_12_tables(tables):
+    env = Clinic(diseases=6, symptoms=12, tables=tables, talk="free", wordings="held_out")
+    trained, evaluated = tables_of(env, "train"), tables_of(env, "eval")
+    assert len({*trained, *evaluated}) == tables  # all are met, and no further one
+    most = max(trained.count(one) for one in {*trained})
+    assert len({*trained}) > 0.9 * tables and most < 300 / tables * 3  # no few of them have all patients
+    looked_up = set()
+    for task in env.tasks("train", 300, 0):
+        env.reset(task)
+        looked_up.add(say(env, f"lookup {DISEASES[0]}").observations[AGENT].text)
+    assert 0.8 * tables < len(looked_up) <= tables  # what a doctor can read differs, too

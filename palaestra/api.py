@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "compare", "evaluate", "load_recipe", "train"]
 
 Layer = str | os.PathLike[str] | Mapping[Any, Any]
+ACCESS = ("model", "style", "key")  # of an endpoint
 LOGS = {"metrics": METRICS, "evaluations": EVALUATIONS, "timings": TIMINGS}
 
 
@@ -101,6 +102,7 @@ def evaluate(
     *layers: Layer,
     policy: str | os.PathLike[str] | Sequence[str] | None = None,
     model: str | Mapping[str, Any] | None = None,
+    endpoint: Mapping[str, str] | None = None,
     samples: int = 1,
     seed: int | None = None,
     **keys: Any,
@@ -111,10 +113,12 @@ def evaluate(
         layers, model, keys: see `load_recipe`.
         policy: who plays, as `palaestra eval --policy` takes it: "random", a model folder, a run folder, an address, or
             several such as ["left=random", "right=exported"]; None: the policies of the recipe.
+        endpoint: how an address is asked, as `palaestra eval` takes it: `model`, `style` ("openai" or "anthropic"), and
+            `key`, which is the name of the environment variable with the key. Such as `{"style": "anthropic"}`.
         samples: episodes of each task, for avg@k and pass@k. seed: of what is sampled; None: the recipe's.
     """
     settings = load_recipe(*layers, model=model, **keys).settings
-    return play_wanted(settings, Wanted(policies=_policies(policy), samples=samples, seed=seed))
+    return play_wanted(settings, Wanted(policies=_policies(policy), **_access(endpoint), samples=samples, seed=seed))
 
 
 def compare(
@@ -263,6 +267,7 @@ class Run:
         *,
         checkpoint: int | None = None,
         policy: str | os.PathLike[str] | Sequence[str] | None = None,
+        endpoint: Mapping[str, str] | None = None,
         samples: int = 1,
         seed: int | None = None,
         **keys: Any,
@@ -273,10 +278,11 @@ class Run:
 
         Args:
             checkpoint: an iteration; None: the newest.
-            policy, samples, seed: see `palaestra.evaluate`.
+            policy, endpoint, samples, seed: see `palaestra.evaluate`.
             keys: keys of the recipe that are changed.
         """
-        wanted = Wanted(policies=_policies(policy), checkpoint=checkpoint, samples=samples, seed=seed)
+        chosen = {"policies": _policies(policy), **_access(endpoint)}
+        wanted = Wanted(**chosen, checkpoint=checkpoint, samples=samples, seed=seed)
         with trusting(self.trust):
             settings = resolve([os.fspath(self.folder), *_overrides(_named(keys))]).settings
             return play_wanted(settings, wanted, self._folder)
@@ -313,6 +319,14 @@ def _policies(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str
     if given is None:
         return ()
     return (os.fspath(given),) if isinstance(given, str | os.PathLike) else tuple(given)
+
+
+def _access(given: Mapping[str, str] | None) -> dict[str, Any]:
+    """How an endpoint is asked. Raises: UnknownName, for another key."""
+    for name in given or {}:
+        if name not in ACCESS:
+            raise UnknownName(where=f"endpoint={{{name!r}: …}}", what="no such key.", options=list(ACCESS))
+    return dict(given or {})
 
 
 def _named(value: Any) -> Any:

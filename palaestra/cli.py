@@ -5,6 +5,7 @@ This module does not import torch, so `--help` answers at once. The module of a 
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import re
@@ -18,7 +19,7 @@ import typer
 
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError, out_of_memory
-from palaestra.interruption import Stopped, exits_refused, stoppable
+from palaestra.interruption import Stopped, exits_refused, ignore_late, stoppable
 from palaestra.terminal import is_gone, make_ready, no_room, output_fault, reader_is_gone, say, visible
 from palaestra.trust import trusting
 
@@ -121,6 +122,7 @@ Policies = Annotated[
 ]
 Model = Annotated[str | None, typer.Option(help="The model at the address; default: the only one.")]
 Key = Annotated[str | None, typer.Option(help="The environment variable with the key for the address.")]
+Style = Annotated[str, typer.Option(help="The protocol of the address: openai or anthropic.")]
 Temperature = Annotated[float | None, typer.Option(help="Of sampling; default: as the recipe says.", min=0.0)]
 
 
@@ -130,6 +132,7 @@ def evaluate(
     policy: Policies = None,
     model: Model = None,
     key: Key = None,
+    style: Style = "openai",
     checkpoint: Annotated[int | None, typer.Option(help="Iteration of the checkpoint; default: the newest.")] = None,
     samples: Annotated[int, typer.Option(help="Episodes of each task, for avg@k and pass@k.", min=1)] = 1,
     temperature: Temperature = None,
@@ -143,7 +146,7 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Evaluate a run folder, or a recipe before training, or other policies on its evaluation tasks."""
-    wanted = {"policies": tuple(policy or ()), "model": model, "key": key, "checkpoint": checkpoint,
+    wanted = {"policies": tuple(policy or ()), "model": model, "key": key, "style": style, "checkpoint": checkpoint,
               "samples": samples, "temperature": temperature, "tasks": tasks, "seed": seed}  # fmt: skip
     _command("evaluate", trust=trust, recipe=recipe, wanted=wanted, episodes=episodes, as_json=as_json, out=out)
 
@@ -155,13 +158,14 @@ def play(
     policy: Policies = None,
     model: Model = None,
     key: Key = None,
+    style: Style = "openai",
     temperature: Temperature = None,
     seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
     episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 1,
     trust: Trust = False,
 ) -> None:
     """Play an environment in the terminal, or watch a policy play it."""
-    players = {"policies": tuple(policy or ()), "model": model, "key": key}
+    players = {"policies": tuple(policy or ()), "model": model, "key": key, "style": style}
     _command("play", environment=environment, overrides=overrides or [], players=players, temperature=temperature,
              seed=seed, episodes=episodes, trust=trust)  # fmt: skip
 
@@ -313,6 +317,7 @@ def main() -> None:
     """The entry point. Errors that a user can correct are printed without a traceback."""
     make_ready()
     status = _run()
+    atexit.register(ignore_late)
     fault = output_fault()
     if fault is not None and not is_gone(fault):
         say(f"\nstandard output\n\n  it cannot be written: {fault.strerror}.\n")

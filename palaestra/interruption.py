@@ -100,6 +100,14 @@ class Interruption:
             self.notify(f"{SIGNALS[number]}: the run stops after this iteration. A second one stops it at once.")
 
 
+def ignore_late() -> None:
+    """The work is over: SIGTERM and SIGHUP do not change its exit status while Python ends, which takes a second."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def exits_refused() -> Iterator[None]:
     """A context in which `exit()` in the code of a user is an error, since the program would seem to have ended well.

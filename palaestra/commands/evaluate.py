@@ -37,7 +37,7 @@ class Wanted:
 
     Attributes:
         policies: what plays in place of policies of the recipe, each as `player_of` reads it.
-        model, key: of an endpoint (`with_players`).
+        model, key, style: of an endpoint (`with_players`).
         checkpoint: iteration of the checkpoint of a run; None: the newest.
         samples: episodes of each task. seed: of what is sampled; None: the recipe's.
         temperature, tasks: in place of `evaluation.temperature` and `evaluation.tasks`; None: those.
@@ -46,6 +46,7 @@ class Wanted:
     policies: Sequence[str] = ()
     model: str | None = None
     key: str | None = None
+    style: str = "openai"
     checkpoint: int | None = None
     samples: int = 1
     seed: int | None = None
@@ -249,7 +250,7 @@ def playing(settings: RunSettings, wanted: Wanted, resources: ExitStack) -> RunS
         resources: removes at its end what was written for this.
     """
     players = [_of_run(player_of(text), settings, wanted, resources) for text in wanted.policies]
-    return with_players(settings, players, model=wanted.model, key=wanted.key)
+    return with_players(settings, players, model=wanted.model, key=wanted.key, style=wanted.style)
 
 
 def _of_run(player: Player, settings: RunSettings, wanted: Wanted, resources: ExitStack) -> Player:

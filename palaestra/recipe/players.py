@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from palaestra.bound import BoundPart, bind
-from palaestra.endpoints import endpoint_from
+from palaestra.endpoints import Style, endpoint_from
+from palaestra.endpoints.clients import VARIABLES
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError, UnknownName, nearest
 from palaestra.models.pretrained import located
 from palaestra.registry import names
@@ -19,8 +20,8 @@ from palaestra.rollout.programs import roles_of
 from palaestra.store.folder import RECIPE
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings, default_role
 
-ADDRESS, KEY, NO_KEY = "PALAESTRA_ENDPOINT", "OPENAI_API_KEY", "PALAESTRA_NO_KEY"  # environment variables
-OPENAI = "https://api.openai.com/v1"
+ADDRESS, NO_KEY = "PALAESTRA_ENDPOINT", "PALAESTRA_NO_KEY"  # environment variables
+OWN: dict[Style, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
 SCRIPTED = ("expert", "human", "random")
 KEPT = ("packing", "pictures", "attention")  # options of `language` that another model keeps
 FILES = {"adapter_config.json": "adapter", "network.json": "network", "config.json": "model", RECIPE: "run"}
@@ -92,23 +93,33 @@ def _address(text: str) -> str:
 
 
 def with_players(
-    settings: RunSettings, players: Sequence[Player], *, model: str | None = None, key: str | None = None
+    settings: RunSettings,
+    players: Sequence[Player],
+    *,
+    model: str | None = None,
+    key: str | None = None,
+    style: str = "openai",
 ) -> RunSettings:
     """The settings with these players.
 
     Args:
         model: the name of the model at an endpoint; None: the only one that the endpoint has.
         key: the environment variable with the key of an endpoint. None: OPENAI_API_KEY for the address in
-            OPENAI_BASE_URL and for OpenAI's own; no key for others.
+            OPENAI_BASE_URL and for OpenAI's own; no key for others. With the style `anthropic`, ANTHROPIC_API_KEY for
+            the address in ANTHROPIC_BASE_URL and for Anthropic's own.
+        style: the protocol of an endpoint: `openai` or `anthropic`.
 
     Raises: RecipeError, for a player that replaces no policy, or an endpoint that has no such model; UnknownName.
     """
+    if style not in OWN:
+        raise UnknownName(where=f"--style {style}", what="no protocol of an endpoint has this name.", options=list(OWN))
+    protocol: Style = "anthropic" if style == "anthropic" else "openai"
     for player in players:
         if player.kind == "scripted" and player.stands_for is None:
             settings = scripted(settings, player.what)
             continue
         for name in replaced(settings, player):
-            settings = _replace(settings, name, player, model, key)
+            settings = _replace(settings, name, player, _Access(model=model, key=key, style=protocol))
     return settings
 
 
@@ -148,7 +159,16 @@ def replaced(settings: RunSettings, player: Player) -> list[str]:
     return found
 
 
-def _replace(settings: RunSettings, name: str, player: Player, model: str | None, key: str | None) -> RunSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Access:
+    """How an endpoint is asked: arguments of `with_players`."""
+
+    model: str | None
+    key: str | None
+    style: Style
+
+
+def _replace(settings: RunSettings, name: str, player: Player, access: _Access) -> RunSettings:
     policies, agents = dict(settings.policies), settings.agents
     former = policies[name].policy
     if player.kind == "adapter" and former.name == "adapter":
@@ -162,7 +182,7 @@ def _replace(settings: RunSettings, name: str, player: Player, model: str | None
         policies[own] = _frozen("adapter", of=name, model=player.what)
         agents = _played_by(settings, name, own)
     elif player.kind == "endpoint":
-        policies[name] = _frozen("endpoint", **_endpoint(player, name, model, key))
+        policies[name] = _frozen("endpoint", **_endpoint(player, name, access))
         agents = _instructed(settings, name)
     elif player.kind == "scripted":
         policies[name] = _frozen(player.what)
@@ -206,25 +226,27 @@ def _instructed(settings: RunSettings, policy: str) -> dict[str, RoleSettings]:
     }
 
 
-def _endpoint(player: Player, name: str, model: str | None, key: str | None) -> dict[str, Any]:
+def _endpoint(player: Player, name: str, access: _Access) -> dict[str, Any]:
     """The options of an endpoint. Its address goes into an environment variable, since no recipe holds one."""
+    key, (own_address, own_key) = access.key, VARIABLES[access.style]
     if key is not None and not os.environ.get(key):
         raise RecipeError(
             where=f"--key {key}",
             what=f"the environment variable {key} is empty.",
             remedy=f"Set it before: export {key}=…. A key is never an argument.",
         )
-    usual = urlsplit(os.environ.get("OPENAI_BASE_URL") or OPENAI).netloc
-    chosen = key or (KEY if urlsplit(player.what).netloc == usual else NO_KEY)  # a key goes to its own server alone
+    usual = urlsplit(os.environ.get(own_address) or OWN[access.style]).netloc
+    chosen = key or (own_key if urlsplit(player.what).netloc == usual else NO_KEY)  # a key goes to its own server alone
     variable = f"{ADDRESS}_{name}"
     os.environ[variable] = player.what
-    return {"url": variable, "key": chosen, "model": model or _only_model(variable, chosen)}
+    model = access.model or _only_model(variable, chosen, access.style)
+    return {"url": variable, "key": chosen, "style": access.style, "model": model}
 
 
-def _only_model(variable: str, key: str) -> str:
+def _only_model(variable: str, key: str, style: Style) -> str:
     """The model of an endpoint that has one. Raises: RecipeError, if it has several or gives no list."""
     where = "--policy, an endpoint without --model"
-    endpoint = endpoint_from(variable, key, timeout_s=20.0, retries=0, where=where)
+    endpoint = endpoint_from(variable, key, timeout_s=20.0, retries=0, where=where, style=style)
     try:
         with endpoint.failures(boundary="engine", where=where, what="the endpoint does not list its models"):
             known = [one.id for one in endpoint.client().models.list()]

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from palaestra.api import evaluate
+from palaestra.errors import UnknownName
 from palaestra.policies.endpoint import EndpointPolicy
-from palaestra.recipe.players import KEY, player_of
+from palaestra.recipe.players import player_of
 from tests.chat_server import ChatServer
 from tests.commands.conftest import TINY, Command
 
@@ -138,7 +140,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
 def test_3_endpoints(
     recipe: Path, palaestra: Command, server: ChatServer, how: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(KEY, "sk-secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     place = f"http://127.0.0.1:{server.server.server_address[1]}"
     found = result(palaestra, recipe, "--policy", f"{place}/v1", *how, "--tasks", 8, "--temperature", 0.5)
     assert found["policies"] == [f"{place}/v1"] and 0 < found["success"]["value"] < 1
@@ -150,6 +152,22 @@ def test_3_endpoints(
     monkeypatch.setenv("MY_KEY", "sk-mine")
     result(palaestra, recipe, "--policy", place, "--key", "MY_KEY", "--tasks", 2, *how)
     assert "sk-mine" in server.keys[-1]
+
+
+def test_3_anthropic(recipe: Path, palaestra: Command, server: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    monkeypatch.setenv("MY_KEY", "sk-mine")
+    asked = ("--style", "anthropic", "--tasks", 2)
+    result(palaestra, recipe, "--policy", server.url, *asked)
+    assert {(one["model"], one["path"]) for one in server.requests} == {("fox", "/v1/messages")}
+    assert not any("sk-secret" in (key or "") for key in server.keys), "the key of another server is not sent"
+    endpoint = {"model": "owl", "style": "anthropic", "key": "MY_KEY"}
+    evaluate(str(recipe), policy=server.url, endpoint=endpoint, evaluation={"tasks": 2})
+    assert server.requests[-1]["model"] == "owl" and "sk-mine" in server.keys[-1]
+    with pytest.raises(UnknownName, match="no such key"):
+        evaluate(str(recipe), policy=server.url, endpoint={"secret": "sk"})
+    wrong = palaestra("eval", recipe, "--policy", server.url, "--style", "antropic")
+    assert wrong.code == 2 and "--style antropic" in wrong.err and "anthropic" in wrong.err
 
 
 def test_3_no_endpoint(recipe: Path, palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:

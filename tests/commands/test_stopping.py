@@ -289,3 +289,11 @@ def test_6_an_evaluation(
         at("palaestra.training.monitor:summarize", 1, lambda: signal.raise_signal(number), patch)
         done = palaestra("eval", "stopped.yaml")
     assert done.code == 128 + number and done.err.strip() == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_5_a_signal_while_python_ends(number: int) -> None:
+    late = f"import atexit, os, sys; atexit.register(os.kill, os.getpid(), {int(number)})"
+    code = f"{late}; sys.argv = ['palaestra', '--help']; from palaestra.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr

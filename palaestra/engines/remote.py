@@ -14,9 +14,9 @@ import os
 import secrets
 import subprocess
 import sys
-import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from palaestra.engines.session import refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError, UnknownName, nearest
 from palaestra.models.adapters import named_tensors
 from palaestra.registry import Positive, PositiveInt, register
+from palaestra.tools.temporary import TemporaryFolder
 
 PAUSE = 0.2  # seconds between two attempts to reach the process
 FIRST_LINE = 120.0  # seconds in which a process must print its first line
@@ -131,7 +132,7 @@ class RemoteEngine(Engine):
         given |= {} if max_length is None else {"max_length": max_length}
         self._options = [f"{name}={value}" for name, value in given.items()]
         self._folder = None if folder is None else Path(folder)
-        self._own_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._own_folder: TemporaryFolder | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._process = ""  # name of the process that serves the policies; "": not connected
         self._lock = threading.Lock()  # only one thread connects at a time
@@ -252,7 +253,7 @@ class RemoteEngine(Engine):
             with contextlib.suppress(_Gone, PalaestraError):
                 self._send("/dismiss", self._process, policies=[self._name(policy) for policy in self._served])
         if self._own_folder is not None:
-            self._own_folder.cleanup()
+            self._own_folder.close()
         self._child, self._own_folder, self._process = None, None, ""
 
     # ---- one request --------------------------------------------------------------------------------------
@@ -357,10 +358,12 @@ class RemoteEngine(Engine):
 
     def _start_process(self) -> None:
         """Start a process and wait for its first line. Raises: _Gone, if the process ends before."""
-        self._own_folder = self._own_folder or tempfile.TemporaryDirectory(prefix="palaestra-engine-")
+        if self._own_folder is None:
+            self._own_folder = TemporaryFolder("engine")
+            weakref.finalize(self, self._own_folder.close)
         if self._child is not None:
             self._child.communicate()
-        folder = Path(self._own_folder.name)
+        folder = self._own_folder.path
         root = Path(palaestra.__file__).parents[1]
         paths = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         options = [f"--folder={folder}", "--port=0", f"--threads={torch.get_num_threads()}", "--with-parent"]

@@ -51,7 +51,7 @@ def remote() -> Iterator[Callable[..., RemoteEngine]]:
         engine.shutdown()
         engine.shutdown()  # a second time does nothing
         assert child is None or child.poll() is not None
-        assert folder is None or not Path(folder.name).exists()
+        assert folder is None or not Path(folder.path).exists()
 
 
 def kill(engine: RemoteEngine) -> None:

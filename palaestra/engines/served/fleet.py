@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-import tempfile
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -22,6 +22,7 @@ from palaestra.engines.served.folders import KINDS, scalings_of, write_adapter, 
 from palaestra.engines.served.servers import Gone, Refused, Server
 from palaestra.errors import PalaestraError
 from palaestra.models.adapters import named_tensors
+from palaestra.tools.temporary import TemporaryFolder
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +77,7 @@ class Fleet:
         self.counts: Counter[str] = Counter()
         self._folder, self._server_folder, self._base, self._initial = folder, server_folder, base, initial
         self._patience, self._seconds, self.health_seconds = patience, seconds, health_seconds
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: TemporaryFolder | None = None
         self._id, self._count, self._lock = secrets.token_hex(4), 0, threading.Lock()
         self._whole: Path | None = None  # the folder of the base weights
         self._before: list[Path] = []  # folders of earlier base weights
@@ -138,7 +139,7 @@ class Fleet:
             server.connected = False
             server.threads.shutdown(wait=False)
         if self._temporary is not None:
-            self._temporary.cleanup()
+            self._temporary.close()
         elif self._folder is not None:
             shutil.rmtree(Path(self._folder) / self._id, ignore_errors=True)
         self._temporary = None
@@ -288,8 +289,10 @@ class Fleet:
         if self._folder is not None:
             root = Path(self._folder)
         else:
-            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="palaestra-weights-")
-            root = Path(self._temporary.name)
+            if self._temporary is None:
+                self._temporary = TemporaryFolder("weights")
+                weakref.finalize(self, self._temporary.close)
+            root = self._temporary.path
             root.chmod(0o755)  # the server may run under another name
         return root / self._id / f"{quote(name, safe='')}-{self._count}"
 

@@ -22,6 +22,7 @@ from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.replay.buffer import ReplayBuffer
 from palaestra.replay.transitions import Transition, one_step, seen_before
 from palaestra.systems.archer.critics import TWINS, TwinCritic, frozen_copy, move_towards
+from palaestra.training.policy_gradient import refuse_exploded, weight_norm
 
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]
 Count = Annotated[int, pydantic.Field(ge=0)]
@@ -218,10 +219,12 @@ class UtteranceCritic:
         said = self.answers(
             [d for some in drawn for d in some], iteration, seed=derive(iteration.seed, "proposals", name)
         )
+        before = weight_norm(self.online)
         seen = [
             self.update(some, [action.tokens for action in said[i * batch : (i + 1) * batch]])
             for i, some in enumerate(drawn)
         ]
+        refuse_exploded(f"{name}, critic", before, weight_norm(self.online))
         means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
         return {**means, "buffer": float(len(self.buffer))}
 

@@ -26,7 +26,7 @@ import torch
 from palaestra.algebra import Credit
 from palaestra.data import Action, Batch, Observation, RunSetup, Step, StepTable, Task, TokenBatch, Trajectory, rows_of
 from palaestra.data.iteration import Iteration
-from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, RecipeError
+from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, PalaestraError, RecipeError
 from palaestra.parts.losses import reinforce
 from palaestra.policies.network import NetworkPolicy
 from palaestra.recipe import load
@@ -270,6 +270,12 @@ def run(folder: Path, layers: dict[str, Any], **options: Any) -> Path:
     recipe = load([RUN, layers], [f"run={folder}"])
     train(recipe.settings, recipe=recipe.to_json(), quiet=True, **options)
     return folder
+
+
+def test_8_weights_that_explode(tmp_path: Path) -> None:
+    advantage = {"archer": {**RUN["advantage"]["archer"], "critic_lr": 1e30}}
+    with pytest.raises(PalaestraError, match="changed the norm of its weights"):
+        run(tmp_path, {**NETWORK, "advantage": advantage})
 
 
 @pytest.mark.parametrize("layers", [NETWORK, LANGUAGE, COPIED], ids=["network", "language", "copied"])

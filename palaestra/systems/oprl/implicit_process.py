@@ -17,6 +17,7 @@ from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
 from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Positive, PositiveInt, register
+from palaestra.training.policy_gradient import refuse_exploded, weight_norm
 
 Over = Literal["sum", "mean"]
 
@@ -180,12 +181,16 @@ class ImplicitProcess(StatefulPart):
                     now = self.models[name].forward(iteration.samples(name), which, ("logprob",))
                     (share[places].to(now["logprob"].device) * now["logprob"]).sum().backward()
         gap = (quality[pairs.better] - quality[pairs.worse]).detach()
+        before = {name: weight_norm(model.module) for name, model in self.models.items()}
+        grad_norm = optimizer.step()
+        for name, size in before.items():
+            refuse_exploded(f"{name}, second model", size, weight_norm(self.models[name].module))
         return {
             "prm/pairs": float(len(gap)),
             "prm/skipped": 0.0,
             "prm/loss": float(loss.detach()),
             "prm/accuracy": float(((gap > 0).double() + 0.5 * (gap == 0).double()).mean()),
-            "prm/grad_norm": optimizer.step(),
+            "prm/grad_norm": grad_norm,
         }
 
 

@@ -24,7 +24,7 @@ import torch
 
 from palaestra.algebra.pairs import preference_loss, preference_pairs
 from palaestra.data import Batch, Key, RunSetup, StepTable
-from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, RecipeError
+from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, PalaestraError, RecipeError
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
 from palaestra.systems.oprl.implicit_process import (
@@ -291,6 +291,13 @@ def test_8_other_policies_have_no_step_reward() -> None:
     process = part(table, seen)["process"]
     assert process.isnan().tolist() == [True] * 3 + [False] * 25
     assert part.update(Batch.of((), table), seen)["prm/pairs"] == 3.0  # the first win has no score, so no pair
+
+
+def test_8_weights_that_explode() -> None:
+    acting = policy()
+    played = batch(acting)
+    with pytest.raises(PalaestraError, match="changed the norm of its weights"):
+        started(acting, lr=1e30).update(Batch.of((), table_of(played)), at(acting, played))
 
 
 def test_8_padding_is_in_no_pair() -> None:

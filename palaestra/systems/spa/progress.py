@@ -18,6 +18,7 @@ from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.parts.optimizers import AdamW
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 from palaestra.systems.spa.encoders import Episode, StepEstimator
+from palaestra.training.policy_gradient import refuse_exploded, weight_norm
 
 WHERE = "reward: progress"
 Count = Annotated[int, pydantic.Field(ge=0)]
@@ -166,6 +167,7 @@ class Progress(StatefulPart):
                 remedy="Collect more episodes (`explore`), or begin with a policy that succeeds sometimes.",
             )
         losses: list[float] = []
+        before = weight_norm(estimator)
         for epoch in range(self._epochs):
             order = np.random.default_rng(derive(seed, "progress", epoch)).permutation(len(episodes))
             losses = []
@@ -178,6 +180,7 @@ class Progress(StatefulPart):
                 torch.autograd.backward(loss)
                 optimizer.step()
                 losses.append(float(loss.detach()))
+        refuse_exploded("of the estimator of progress", before, weight_norm(estimator))
         self.fitted = True
         return float(np.mean(losses))
 

@@ -27,7 +27,7 @@ from hypothesis import given
 from palaestra.algebra import total_return
 from palaestra.data import Batch, Play, StepTable, derive, rows_of
 from palaestra.data.iteration import Iteration
-from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
+from palaestra.errors import ContractError, InvalidData, NoSignal, PalaestraError, RecipeError
 from palaestra.recipe import load
 from palaestra.systems.spa.encoders import StepEstimator
 from palaestra.systems.spa.equal_split import equal_split
@@ -293,6 +293,14 @@ def test_8_steps_that_cannot_be_read() -> None:
     played[2].steps[0].observation.vector = None
     with pytest.raises(InvalidData, match="no vector of the environment's length"):
         started().update(Batch.of((), table), seen)
+
+
+def test_8_weights_that_explode() -> None:
+    table, seen, _ = prepared()
+    part = started(lr=1e30)
+    _, episodes = part._episodes(table, seen)
+    with pytest.raises(PalaestraError, match="changed the norm of its weights"):
+        part.fit(episodes, [won for _, won in WAYS], seed=0)
 
 
 def test_8_before_start() -> None:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -358,9 +357,7 @@ class RemoteEngine(Engine):
 
     def _start_process(self) -> None:
         """Start a process and wait for its first line. Raises: _Gone, if the process ends before."""
-        if self._own_folder is None:
-            self._own_folder = TemporaryFolder("engine")
-            weakref.finalize(self, self._own_folder.close)
+        self._own_folder = self._own_folder or TemporaryFolder("engine")
         if self._child is not None:
             self._child.communicate()
         folder = self._own_folder.path

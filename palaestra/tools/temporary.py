@@ -10,6 +10,7 @@ import functools
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,35 +19,38 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TemporaryFolder:
-    """A new folder in the place for temporary files, which is removed by `close` or, after a kill, by the next process.
+    """A new folder in the place for temporary files. `close` removes it, or the end of its owner, or after a kill the
+    next process.
 
     Args:
         kind: a word that becomes part of the name.
     """
 
     def __init__(self, kind: str) -> None:
-        self._owner = os.getpid()
         place = tempfile.gettempdir()
         _sweep_once(place)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=place))
             with contextlib.suppress(FileNotFoundError):  # another process removed it before it was locked
-                self._lock = locked(self.path)
+                lock = locked(self.path)
+                self._remove = weakref.finalize(self, _remove, self.path, lock, os.getpid())
                 return
 
     def close(self) -> None:
         """Remove the folder and all that is in it. Closing twice does nothing. In a fork, the folder stays."""
-        if self._lock >= 0 and self._owner == os.getpid():
-            shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._remove()
 
     def __enter__(self) -> Path:
         return self.path
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _remove(folder: Path, lock: int, owner: int) -> None:
+    if owner == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 def locked(folder: Path) -> int:

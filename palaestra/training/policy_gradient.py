@@ -86,7 +86,7 @@ class PolicyGradient(Learner):
             self.made = max(self.made, updater.made)
             if updater.made:
                 self._sizes[name] = weight_norm(updater.policy.module)
-                refuse_exploded(name, size, self._sizes[name])
+                refuse_exploded(f"policy {name}", size, self._sizes[name], rate="optimizer.…lr")
             if of_policy:
                 updater.policy.weights_changed(updater.policy.version + 1)
             if len(self.updaters) > 1:
@@ -132,20 +132,20 @@ def weight_norm(module: Any) -> float:
     return float(torch.stack([whole(norm).double() for norm in norms]).norm()) if norms else 0.0
 
 
-def refuse_exploded(name: str, before: float, after: float) -> None:
-    """Refuse updates of one iteration, or of a warm start, that have made the weights of a policy many times larger.
+def refuse_exploded(where: str, before: float, after: float, *, rate: str) -> None:
+    """Refuse updates of one iteration, or of a warm start, that have made the weights of a model many times larger.
 
     Args:
-        before, after: norms of the weights.
+        where: the model. before, after: norms of its weights. rate: the setting that is its learning rate.
 
     Raises: PalaestraError.
     """
     if math.isfinite(after) and (before == 0 or after <= EXPLODED * before):
         return
     raise PalaestraError(
-        where=f"policy {name}",
+        where=where,
         what=f"the updates changed the norm of its weights from {before:.3g} to {after:.3g}.",
-        remedy="Lower the learning rate (`optimizer.…lr`, or that of the warm start). No checkpoint has these weights.",
+        remedy=f"Lower the learning rate (`{rate}`). No checkpoint has these weights.",
     )
 
 

@@ -158,7 +158,7 @@ def _clone(
             growth.bound()
             say("cloning", len(losses), steps)
     policy.module.eval()
-    refuse_exploded(policy.name, size, weight_norm(policy.module))
+    refuse_exploded(f"policy {policy.name}", size, weight_norm(policy.module), rate="warm_start.optimizer.…lr")
     last = losses[-len(batches) :]
     return {"loss": float(np.mean(last))}
 

@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import shutil
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -289,9 +288,7 @@ class Fleet:
         if self._folder is not None:
             root = Path(self._folder)
         else:
-            if self._temporary is None:
-                self._temporary = TemporaryFolder("weights")
-                weakref.finalize(self, self._temporary.close)
+            self._temporary = self._temporary or TemporaryFolder("weights")
             root = self._temporary.path
             root.chmod(0o755)  # the server may run under another name
         return root / self._id / f"{quote(name, safe='')}-{self._count}"

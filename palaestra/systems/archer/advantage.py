@@ -224,7 +224,7 @@ class UtteranceCritic:
             self.update(some, [action.tokens for action in said[i * batch : (i + 1) * batch]])
             for i, some in enumerate(drawn)
         ]
-        refuse_exploded(f"{name}, critic", before, weight_norm(self.online))
+        refuse_exploded(f"policy {name}, critic", before, weight_norm(self.online), rate="advantage.archer.critic_lr")
         means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
         return {**means, "buffer": float(len(self.buffer))}
 

@@ -184,7 +184,8 @@ class ImplicitProcess(StatefulPart):
         before = {name: weight_norm(model.module) for name, model in self.models.items()}
         grad_norm = optimizer.step()
         for name, size in before.items():
-            refuse_exploded(f"{name}, second model", size, weight_norm(self.models[name].module))
+            norm = weight_norm(self.models[name].module)
+            refuse_exploded(f"policy {name}, second model", size, norm, rate="reward.implicit_process.lr")
         return {
             "prm/pairs": float(len(gap)),
             "prm/skipped": 0.0,

@@ -111,7 +111,7 @@ class SoftActorCritic(Learner):
             said = [pupil.learn(seed=derive(iteration.seed, "sac", name, number)) for number in range(updates)]
             if updates:
                 for size, module in zip(before, (pupil.policy.module, pupil.critics), strict=True):
-                    refuse_exploded(name, size, weight_norm(module))
+                    refuse_exploded(f"policy {name}", size, weight_norm(module), rate="learner.sac.lr")
                 pupil.policy.weights_changed(pupil.policy.version + 1)
                 metrics |= {f"{prefix}/{key}": float(np.mean([one[key] for one in said])) for key in said[0]}
             self.made += updates

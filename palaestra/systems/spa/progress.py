@@ -180,7 +180,7 @@ class Progress(StatefulPart):
                 torch.autograd.backward(loss)
                 optimizer.step()
                 losses.append(float(loss.detach()))
-        refuse_exploded("of the estimator of progress", before, weight_norm(estimator))
+        refuse_exploded("the estimator of progress", before, weight_norm(estimator), rate="reward.progress.lr")
         self.fitted = True
         return float(np.mean(losses))
 

@@ -24,7 +24,7 @@ from palaestra.registry import SLOTS
 
 ROOT = Path(__file__).resolve().parent.parent
 # Recipes whose evaluations benchmarks/results/NAME.json keeps.
-SINGLE_RUNS = ("textworld", "outside-agent-pydantic-ai")
+SINGLE_RUNS = ("textworld", "outside-agent-pydantic-ai", "outside-agent-smolagents")
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -205,10 +205,10 @@ def test_6_weights_that_explode(run: Run, tmp_path: Path) -> None:
 
 def test_6_weight_norms() -> None:
     for before, after in ((2.0, 199.0), (0.0, 5.0)):
-        refuse_exploded("main", before, after)
+        refuse_exploded("policy main", before, after, rate="optimizer.adamw.lr")
     for after in (201.0, float("inf"), float("nan")):
         with pytest.raises(PalaestraError):
-            refuse_exploded("main", 2.0, after)
+            refuse_exploded("policy main", 2.0, after, rate="optimizer.adamw.lr")
     module = torch.nn.Linear(2, 2)
     module.bias.requires_grad_(False)
     assert weight_norm(module) == pytest.approx(float(module.weight.norm()))

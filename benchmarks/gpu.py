@@ -3,10 +3,10 @@
     python benchmarks/gpu.py                    SmolLM2-135M and a random model of 0.5 billion parameters, on `cuda`
     python benchmarks/gpu.py --device cpu --small   a run of seconds, which only shows that all of it works
 
-Generation: the engine beside `generate` of transformers. Update: packed rows beside padded batches, and beside a loop
-that is written with transformers and peft. Training: `palaestra train` of `models/smollm2-words.yaml` on this device,
-with advantages of +1 and −1 in turn in place of those of the recipe. So every answer is updated, also those of a random
-model, which are all wrong.
+Generation: the engine, with and without CUDA graphs, beside `generate` of transformers. Update: packed rows beside
+padded batches, and beside a loop that is written with transformers and peft. Training: `palaestra train` of
+`models/smollm2-words.yaml` on this device, with advantages of +1 and −1 in turn in place of those of the recipe. So
+every answer is updated, also those of a random model, which are all wrong.
 Model flops utilization (MFU) counts 2 operations for each weight and sampled token, and 4 for each weight and token of
 an update, whose own weights are frozen. Padding does not count, nor does a prompt that packed samples share. The peak
 is that of the data sheet, or that of one large product on devices that are not listed.
@@ -119,9 +119,7 @@ def generation(model: str, *, device: str, sessions: int, prompt: int, tokens: i
         )
         return int(out.shape[1] - prompt) * sessions
 
-    engine = InProcessEngine(models={"p": lm}, device=device)
-
-    async def sampled() -> int:
+    async def sampled(engine: InProcessEngine) -> int:
         requests = [
             Request(policy="p", session=number, prompt=one, seed=number, max_tokens=tokens, stop=())
             for number, one in enumerate(prompts)
@@ -131,7 +129,11 @@ def generation(model: str, *, device: str, sessions: int, prompt: int, tokens: i
             engine.close(number)
         return sum(len(one.action.tokens) for one in given)
 
-    ways: dict[str, Callable[[], int]] = {"engine": lambda: asyncio.run(sampled()), "generate": plain}
+    def engine(*, graphs: bool) -> Callable[[], int]:
+        made = InProcessEngine(models={"p": lm}, device=device, graphs=graphs)
+        return lambda: asyncio.run(sampled(made))
+
+    ways = {"engine": engine(graphs=True), "engine, no graphs": engine(graphs=False), "generate": plain}
     rows = []
     for way, call in ways.items():
         call()  # kernels are chosen in the first call

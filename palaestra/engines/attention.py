@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -210,6 +210,29 @@ class DecodePlan:
         self.pairs += pairs
 
 
+class Packed(Protocol):
+    """The input of a forward pass: `Batch`, or a step of fixed size (`FixedStep`)."""
+
+    ids: Tensor
+    positions: Tensor
+    last: Tensor
+
+    @property
+    def inserted(self) -> tuple[Tensor, Tensor] | None:
+        """Indices of tokens, and what stands in place of their embeddings."""
+
+    @property
+    def axes(self) -> Tensor | None:
+        """Time, height and width of each token."""
+
+    def padded_last(self) -> Tensor:
+        """`last`, padded like the tokens."""
+
+    @property
+    def attend(self) -> Attend:
+        """Stores new keys and values, and gives the attention of queries."""
+
+
 class Batch:
     """The input of one forward pass: pieces of rows packed in one row, decoding pieces first.
 
@@ -364,7 +387,7 @@ class Batch:
         weights = plan.space("weights", tuple(by_session.shape), scores.dtype)
         torch.softmax(by_session.add_(mask), -1, out=weights)
         if sinks is not None:
-            weights.mul_(_beside(by_session, sinks[:, None]))
+            weights.mul_(share_beside(by_session, sinks[:, None]))
         if plan.plain:
             return weights.view(-1, groups, rows, BLOCK)
         torch.index_select(weights.view(-1, BLOCK), 0, back, out=scores[:-1].view(-1, BLOCK))
@@ -379,7 +402,7 @@ class Batch:
             visible = places < ends
             if window is not None:
                 visible &= places >= ends - window
-            self._masks[name] = _additive(visible, dtype)[:, None]
+            self._masks[name] = additive(visible, dtype)[:, None]
         return self._masks[name]
 
     def _bias(self, piece: Row, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -395,7 +418,7 @@ class Batch:
             visible = there <= here
             if window is not None:
                 visible &= there > here - window
-            self._masks[name] = _additive(visible, dtype)
+            self._masks[name] = additive(visible, dtype)
         return self._masks[name]
 
 
@@ -539,12 +562,12 @@ def _append(
         scores = (scores if softcap is None else softcap * torch.tanh(scores / softcap)) + bias
         weights = scores.softmax(-1)
         if sinks is not None:
-            weights = weights * _beside(scores, sinks.view(groups, -1).t()[..., None, None])
+            weights = weights * share_beside(scores, sinks.view(groups, -1).t()[..., None, None])
         out = torch.matmul(weights, values)
     return out.permute(2, 1, 0, 3).reshape(new, heads, -1)
 
 
-def _beside(scores: Tensor, sinks: Tensor) -> Tensor:
+def share_beside(scores: Tensor, sinks: Tensor) -> Tensor:
     """The share of the softmax that the keys have beside a sink: Σ exp(score) / (Σ exp(score) + exp(sink)).
 
     Args:
@@ -553,7 +576,8 @@ def _beside(scores: Tensor, sinks: Tensor) -> Tensor:
     return torch.sigmoid(scores.float().logsumexp(-1, keepdim=True) - sinks.float()).to(scores.dtype)
 
 
-def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask to add to scores: 0 where `visible`, else −∞."""
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
@@ -561,4 +585,4 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 def _table(device: torch.device, dtype: torch.dtype) -> Tensor:
     """The causal mask of a long context, made once per device and type."""
     visible = torch.ones(LARGEST_TABLE, LARGEST_TABLE, dtype=torch.bool, device=device).tril()
-    return _additive(visible, dtype)
+    return additive(visible, dtype)

@@ -92,6 +92,7 @@ class BlockStore:
     Args:
         shape: of the model. limit: the most bytes of all arenas; it may change later.
         first_bytes: size of the first arena, at least 16 blocks.
+        first_share: least size of the first arena, as a share of the limit. Graphs read one arena only.
         statistics: counts the bytes of blocks that sessions hold.
     """
 
@@ -104,9 +105,10 @@ class BlockStore:
         dtype: torch.dtype,
         statistics: Statistics,
         first_bytes: int = FIRST_BYTES,
+        first_share: float = 0.0,
     ) -> None:
         self.shape, self.limit, self.device, self.dtype = shape, limit, device, dtype
-        self._first = first_bytes
+        self._first, self._first_share = first_bytes, first_share
         self.block_bytes = shape.numbers * BLOCK * dtype.itemsize
         self.arenas: list[Arena] = []
         self._statistics = statistics
@@ -154,7 +156,8 @@ class BlockStore:
 
     def _grow(self) -> None:
         first = self.capacity
-        count = min(max(first, self._first // self.block_bytes, 16), self.limit // self.block_bytes - first)
+        least = max(self._first, int(self._first_share * self.limit))
+        count = min(max(first, least // self.block_bytes, 16), self.limit // self.block_bytes - first)
         if count > 0:
             self.arenas.append(Arena(self.shape, first, count, self.device, self.dtype))
             self._holders += [0] * count

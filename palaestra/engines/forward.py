@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from palaestra.engines.asked import Asked, asked_by, chooses_keys, own_logits, reads_both_directions, takes_positions
-from palaestra.engines.attention import Attend, Batch, Row
+from palaestra.engines.attention import Attend, Batch, Packed, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Shape
 from palaestra.engines.llama import LlamaForward, is_plain_llama
 from palaestra.engines.session import Statistics
@@ -27,7 +27,7 @@ from palaestra.models.sizes import cache_shape
 class Forward(Protocol):
     """The forward pass of one model."""
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Packed) -> Tensor:
         """Logits (rows, vocabulary) after each row's last token, in packing order."""
 
     def weights_changed(self) -> None:
@@ -73,7 +73,7 @@ class TransformersForward:
         self.model = model
         self._gives_all = "logits_to_keep" not in inspect.signature(model.forward).parameters
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Packed) -> Tensor:
         given = {"input_ids": batch.ids[None]}
         if batch.inserted is not None:
             index, states = batch.inserted

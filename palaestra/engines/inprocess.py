@@ -51,6 +51,7 @@ class InProcessEngine(Engine):
         max_length: PositiveInt | None = None,
         chunk_tokens: PositiveInt = 2048,
         share: bool = True,
+        graphs: bool = True,
     ) -> None:
         """
         Args:
@@ -64,6 +65,7 @@ class InProcessEngine(Engine):
             chunk_tokens: most new ids per forward pass; a longer prompt is read in several passes, with the same
                 numbers. Higher: fewer calls, more memory. Usual: 512 to 8192.
             share: compute ids with which several sessions begin only once. The responses are the same without it.
+            graphs: on a GPU, record steps in which all sessions decode as CUDA graphs, and replay them.
         """
         self.statistics = Statistics()
         self._memory, self._limit = memory, 0
@@ -75,6 +77,7 @@ class InProcessEngine(Engine):
             max_length=max_length,
             chunk_tokens=chunk_tokens,
             share=share,
+            graphs=graphs,
         )
         self._servers: dict[str, PolicyServer] = {}
         for name, model in models.items():

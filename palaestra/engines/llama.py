@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from palaestra.engines.attention import Batch
+from palaestra.engines.attention import Packed
 from palaestra.models.adapters import low_rank
 from palaestra.models.joined import joined
 from palaestra.models.products import PackedLinear, is_large, packs
@@ -53,7 +53,7 @@ class LlamaForward:
         low, high = sine.chunk(2, -1)
         self.sine = torch.cat((-low, high), -1)
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: Packed) -> Tensor:
         """Logits (rows, vocabulary) after each row's last token, in packing order."""
         decoder = self.model.model
         cosine, sine = self.cosine[batch.positions], self.sine[batch.positions]
@@ -91,7 +91,7 @@ class _Layer:
         self._rotated = sum(self._attend.sizes[:2]) // self._width  # heads of queries and keys
         self._queries = self._attend.sizes[0] // self._width
 
-    def __call__(self, number: int, hidden: Tensor, cosine: Tensor, sine: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, number: int, hidden: Tensor, cosine: Tensor, sine: Tensor, batch: Packed) -> Tensor:
         """The layer's output (tokens, width) for its input; `number` is its place among the layers."""
         first, second = self._norms
         heads = self._attend(_normalized(hidden, first)).view(len(hidden), -1, self._width)

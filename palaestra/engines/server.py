@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from palaestra.engines.attention import Batch, DecodePlan, Row
 from palaestra.engines.blocks import BLOCK, BlockStore, Prompt, chain_of, key_of
 from palaestra.engines.forward import forward_of, shape_of
+from palaestra.engines.graphs import DecodeGraphs, can_record
 from palaestra.engines.heap import give_back
 from palaestra.engines.pictures import Pictures
 from palaestra.engines.sampling import sample, token_temperatures, uniform
@@ -21,6 +22,8 @@ from palaestra.models.attention import context_of
 from palaestra.models.pictures import reads_pictures
 from palaestra.models.products import is_large
 
+# Graphs read one arena, so it is larger where they are used: this share of the limit.
+FIRST_SHARE = 0.25
 PATIENCE = 64  # steps; a session that was idle for so long gives way to any other
 Answers = tuple[Sequence[SessionState], Tensor]  # logits (sessions, vocabulary) after each session's last id
 
@@ -38,6 +41,7 @@ class PolicyServer:
         max_length: most ids of a session; None: the context length of the model.
         chunk_tokens: most new ids in one forward pass, at least 64. A longer prompt is read in several passes.
         share: take keys and values of equal ids from other sessions, instead of computing them.
+        graphs: on a GPU, replay steps in which all sessions decode.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class PolicyServer:
         max_length: int | None,
         chunk_tokens: int,
         share: bool,
+        graphs: bool,
     ) -> None:
         self.name, self.version, self.statistics, self.chunk_tokens = name, version, statistics, chunk_tokens
         self.share = share
@@ -66,9 +71,16 @@ class PolicyServer:
         weight = next(model.parameters())
         self._forward = forward_of(model, length=self.length)
         self._pictures = Pictures(model)
+        replays = graphs and can_record(weight.device)
         self.store = BlockStore(
-            shape=shape_of(model), limit=memory, device=weight.device, dtype=weight.dtype, statistics=statistics
+            shape=shape_of(model),
+            limit=memory,
+            device=weight.device,
+            dtype=weight.dtype,
+            statistics=statistics,
+            first_share=FIRST_SHARE if replays else 0.0,
         )
+        self._graphs = DecodeGraphs(self._forward, self.store) if replays else None
 
     # ---- sessions -----------------------------------------------------------------------------------------
     def weights_changed(self, version: int) -> None:
@@ -80,6 +92,8 @@ class PolicyServer:
     def read_weights(self) -> None:
         """Compute with the present weights from now on, but keep what is cached."""
         self._forward.weights_changed()
+        if self._graphs is not None:
+            self._graphs.forget()
 
     def sleep(self) -> None:
         """Drop all keys and values and copies of weights, and free their memory."""
@@ -88,6 +102,8 @@ class PolicyServer:
         self._placed.clear()
         self._plan = None
         self._pictures.forget()
+        if self._graphs is not None:
+            self._graphs.forget()
         self.store.clear()
         self._forward.rest()
         if self._large:
@@ -301,10 +317,14 @@ class PolicyServer:
 
     def _forward_rows(self, rows: Sequence[Row]) -> Tensor:
         """Logits (rows, vocabulary) after the last id of each row."""
+        self.statistics.forward_calls += 1
+        replayed = None if self._graphs is None else self._graphs.compute(rows)
+        if replayed is not None:
+            self.statistics.replayed_calls += 1
+            return replayed
         batch = Batch(rows, self.store, self._plan)
         self._plan = batch.plan
         logits = self._forward(batch)
-        self.statistics.forward_calls += 1
         self.statistics.padded_tokens += len(batch.ids) - batch.real
         return logits
 

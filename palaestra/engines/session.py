@@ -26,6 +26,7 @@ class Statistics:
         padded_tokens: ids computed as padding only.
         sampled_tokens: ids drawn.
         forward_calls: forward passes of a model.
+        replayed_calls: those of them that a GPU replayed as a graph.
         evictions: how often a session lost its keys and values to another one.
         held_bytes: keys and values that sessions hold now; what several share counts once. `reset` leaves it.
         peak_bytes: the most of them since the last `reset`.
@@ -38,6 +39,7 @@ class Statistics:
     padded_tokens: int = 0
     sampled_tokens: int = 0
     forward_calls: int = 0
+    replayed_calls: int = 0
     evictions: int = 0
     held_bytes: int = 0
     peak_bytes: int = 0

@@ -111,7 +111,7 @@ def chat_body(given: Any) -> ChatBody:
     if body.tool_choice not in ("none", "auto"):
         raise Refusal(
             f"`tool_choice` may be none or auto, and the request has {body.tool_choice!r}: the server does not force "
-            "calls.",
+            "calls. Use auto, and ask for the call in the messages.",
             param="tool_choice",
             code="unsupported_value",
         )

@@ -137,6 +137,15 @@ def test_1_gateway_load(smoke: Folder) -> None:
     assert all(row["chats"] > 0 and row["whole_s"]["p99"] > 0 and row["memory_mb"]["most"] > 50 for row in rows)
 
 
+def test_1_recipe_runs(smoke: Folder) -> None:
+    options = ("quickstart.yaml", "--runs", str(smoke.out), "--out", str(smoke.out), "--set")
+    smoke.run(smoke.module("recipe_runs"), *options, *TINY)
+    found = smoke.read("quickstart.json")
+    assert found["command"] == " ".join(["palaestra train quickstart.yaml", *TINY])
+    assert [line["step"] for line in found["evaluations"]] == [0, 1] and found["line"].endswith("held-out tasks")
+    assert found["seconds"] > 1 and 0.1 < found["peak_gb"] < 10
+
+
 def test_1_sandbox(smoke: Folder) -> None:
     if unavailable():
         pytest.skip(unavailable())

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from palaestra.evaluation.panels import Evaluation
 from palaestra.recipe import load
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
+from palaestra.training import saving
 from palaestra.training.checkpoint import RunState
 from palaestra.training.progress import WIDEST, Progress
 from palaestra.training.saving import Keeper, Pace
@@ -81,6 +83,22 @@ def test_3_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run" / "metrics.jsonl").write_text("no json\n")
     made.report(5, now=True)
     assert "Iteration 4 of 9" in report.read_text()
+
+
+def test_3_the_report_follows_the_run(echo: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int]] = []
+    plain = saving.write_report
+
+    def write(folder: RunFolder, *, state: str) -> Path:
+        told.append((state, len(folder.path.joinpath("metrics.jsonl").read_text().splitlines())))
+        return plain(folder, state=state)
+
+    monkeypatch.setattr(saving, "write_report", write)
+    monkeypatch.setattr(saving, "REPORT", (0.0, 0.0))
+    run = echo("run", "training.iterations=3", "evaluation.tasks=2")
+    running = [(f"Iteration {step} of 3, still running.", step) for step in (1, 2)]
+    assert [one for one in told if "running" in one[0]][-2:] == running
+    assert told[-1] == ("Iteration 3 of 3.", 3) and told[-1][0] in (run / "report.html").read_text()
 
 
 METRICS = {"outcome/mean": 0.5, "reward/mean": 0.5, "turns/mean": 2.0, "tokens/mean": 20.0, "cut/mean": 0.25,

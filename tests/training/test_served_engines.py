@@ -1,11 +1,12 @@
 """Runs whose engine is a server of vLLM or SGLang (the stand-in): (1) ids are those of a run with the in-process
 engine, and log-probabilities are equal up to rounding, with whole weights and with adapters; (2) also if the server is
-killed between iterations, and with its memory freed during updates; (3) the start compares engine and trainer, reports
-the numbers, and refuses a server with other weights; (4) copies that act in the background use a server too; (5) `plan`
-names the server."""
+killed between iterations or under a request, and with its memory freed during updates; (3) the start compares engine
+and trainer, reports the numbers, and refuses a server with other weights; (4) copies that act in the background use a
+server too; (5) `plan` names the server."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from palaestra.commands import plan
+from palaestra.data.protocols import Request, Response
 from palaestra.engines.served.engine import ServedEngine
 from palaestra.errors import ContractError
 from palaestra.recipe import load
@@ -95,6 +97,30 @@ def test_2_killed_and_asleep(kind: str, folder: Path, echo: Run, monkeypatch: py
         monkeypatch.setattr(ServedEngine, "wake", wake)
         there = echo("there", served(kind, server, free_memory=True), *SHORT)
         assert waked == 3
+    close(there, echo("here", *SHORT))
+
+
+@both
+def test_2_killed_under_a_request(kind: str, folder: Path, echo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StandIn(kind, folder) as server:
+        plain, asked = ServedEngine.generate, 0
+
+        async def generate(self: ServedEngine, request: Request) -> Response:
+            nonlocal asked
+            asked += 1
+            if asked != 40:  # 32 requests are one rollout
+                return await plain(self, request)
+            server.faults.append("hang")
+            waiting = asyncio.create_task(plain(self, request))
+            while server.faults:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            return await waiting
+
+        monkeypatch.setattr(ServedEngine, "generate", generate)
+        there = echo("there", served(kind, server), *SHORT)
+    assert asked > 40 and sum(line["engine/lost_requests"] for line in curve(there)) >= 1
     close(there, echo("here", *SHORT))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -49,7 +50,7 @@ def end_with_owner(end: Connection) -> None:
 
 def _tie(end: Connection, to: int) -> None:
     """Let the system send SIGKILL to process `to`, or to group −`to`, when the other end of a pipe is closed."""
-    if hasattr(fcntl, "F_SETSIG"):
+    if sys.platform == "linux":
         number = end.fileno()
         fcntl.fcntl(number, fcntl.F_SETOWN, to)
         fcntl.fcntl(number, fcntl.F_SETSIG, signal.SIGKILL)

@@ -23,7 +23,7 @@ from palaestra.training.monitor import Panel, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
-from palaestra.training.warm_start import demonstrated, warm_start
+from palaestra.training.warm_start import demonstrated, kept_line, warm_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,9 @@ def _played(name: str, recipe: Recipe, whole: RunSettings, weights: dict[str, An
         if same and weights:
             _take(setup.policies, weights)
         elif settings.warm_start is not None:
-            warm_start(setup, settings, say=progress.phase)
+            done = warm_start(setup, settings, say=progress.phase)
+            if (line := kept_line(done)) is not None:
+                progress.note(line)
         if same and not weights:
             weights.update(_weights(setup.policies))
         evaluation, played = panel.play()

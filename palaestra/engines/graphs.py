@@ -61,8 +61,8 @@ class FixedStep:
         for number, row in enumerate(padded):
             table[number] = row.blocks[0]
             table[number, : len(row.blocks)] = row.blocks
-        numbers = [[row.ids[0] for row in padded], [row.start for row in padded], table.ravel()]
-        self._input.copy_(torch.from_numpy(np.concatenate(numbers)))
+        ids, starts = ([row.ids[0] for row in padded], [row.start for row in padded])
+        self._input.copy_(torch.from_numpy(np.concatenate([np.array(ids), np.array(starts), table.ravel()])))
 
     def begin(self) -> None:
         """Forget what the last pass derived from its input."""

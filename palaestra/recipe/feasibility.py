@@ -27,6 +27,7 @@ ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose part
 
 RENAMED_ABILITIES = {"restore": "snapshot"}
 
+TEACHER = "warm_start.teacher"
 WHY = {
     "state_key": "Without it every step is its own state, and comparing equal states compares nothing.",
     "outcome": "Without it no episode counts as solved or failed.",
@@ -119,14 +120,15 @@ def _check_settings(settings: RunSettings, rows: Mapping[str, Entry]) -> None:
 
 
 def _check_warm_start(parts: Sequence[RecipePart], warm_start: Node | None) -> None:
-    environment = _environment(parts)
-    if warm_start is None or warm_start.value is None or _may_have(environment, "expert"):
+    environment, taught = _environment(parts), any(part.path == TEACHER for part in parts)
+    if warm_start is None or warm_start.value is None or taught or _may_have(environment, "expert"):
         return
     raise RecipeError(
         where=warm_start.mark.where,
         what=f"`warm_start` imitates the environment's expert, and `{environment.name}` has none.\n  {WHY['expert']}",
         remedy=_ways(
             f"give `{environment.name}` a method `expert(agent) -> Action`, and name `expert` in its `abilities`",
+            "name a model that plays well in `warm_start.teacher`",
             "leave `warm_start` out (warm_start=null)",
         ),
     )

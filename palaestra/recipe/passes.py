@@ -18,7 +18,7 @@ def planned_passes(settings: RunSettings, parts: Sequence[RecipePart]) -> dict[s
     """Name of each trained policy → its plan."""
     of_table = [_reader(used) for used in parts if used.part.slot in STAGES]
     plans = {}
-    for policy in (used for used in parts if used.part.slot == "policy"):
+    for policy in (used for used in parts if used.part.slot == "policy" and used.owner is not None):
         name = str(policy.owner)
         if not settings.policies[name].trainable:
             continue

@@ -94,8 +94,12 @@ class PolicySettings(Section):
 
 
 class WarmStartSettings(Section):
-    """Behavior cloning from the environment's expert before reinforcement learning."""
+    """Behavior cloning from the environment's expert, or from a teacher, before reinforcement learning."""
 
+    IGNORES_IF = {"teacher": ("noise", "guidance"), "teacher=None": ("least",)}
+
+    teacher: BoundPart | None = None  # a policy that answers in words; its successful episodes are cloned
+    least: float = 1.0  # least outcome of an episode of the teacher that is cloned
     episodes: Count = 256
     epochs: PositiveInt = 2
     batch_tokens: PositiveInt = 4096
@@ -218,6 +222,7 @@ PART_SLOTS: dict[str, str] = {
     "policies.*.loss": "loss",
     "policies.*.regularizers": "regularizer",
     "engine": "engine",
+    "warm_start.teacher": "policy",
     "warm_start.optimizer": "optimizer",
     "experience": "experience",
     "sampler": "sampler",

@@ -38,7 +38,7 @@ from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, started
-from palaestra.training.warm_start import Clones, demonstrated, warm_start
+from palaestra.training.warm_start import Clones, demonstrated, kept_line, warm_start
 
 
 def train(
@@ -246,7 +246,9 @@ def _warm(trainer: Trainer, progress: Progress) -> None:
         folder = settings.warm_start.keep
         clones = None if folder is None else Clones(folder, settings)
         if clones is None or not clones.restore(trainer.setup.policies):
-            warm_start(trainer.setup, settings, say=progress.phase)
+            done = warm_start(trainer.setup, settings, say=progress.phase)
+            if (line := kept_line(done)) is not None:
+                progress.note(line)
             if clones is not None and trainer.setup.ranks.main:
                 clones.keep(trainer.setup.policies)
 

@@ -1,7 +1,9 @@
-"""Warm start: policies learn to imitate the environment's expert before reinforcement learning (behavior cloning).
+"""Warm start: policies learn to imitate the environment's expert, or a teacher, before reinforcement learning (behavior
+cloning).
 
 Demonstrations go through the context of the policy, so that it learns from the same token ids as it meets later. Only
-the tokens of the expert have a loss.
+the tokens of the expert have a loss. A teacher is another model, such as a large one behind an endpoint. It plays in
+place of the policies, and only episodes in which it succeeds are cloned.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -26,6 +28,9 @@ from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
 from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of, token_index
+from palaestra.data.interaction import FinishReason
+from palaestra.data.protocols import Policy, complete
+from palaestra.endpoints.clients import VARIABLES
 from palaestra.engines.heap import Growth
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
@@ -33,6 +38,7 @@ from palaestra.models.pretrained import folder_of
 from palaestra.own_files import neighbors
 from palaestra.registry import Section
 from palaestra.rollout.programs import demonstration_of
+from palaestra.rollout.teaching import taught
 from palaestra.store.atomic import write_atomic
 from palaestra.training.policy_gradient import make_optimizer, refuse_exploded, weight_norm
 from palaestra.training.settings import RunSettings, WarmStartSettings
@@ -49,34 +55,39 @@ def warm_start(setup: RunSetup, run: RunSettings, *, say: Callable[[str, int, in
         run: with a `warm_start`. A batch that is larger than `training.token_budget` is read in several passes.
         say: is called with (phase, steps done, steps in all) as the work goes on.
 
-    Returns: metrics: the number of demonstrations, and the mean loss of the last epoch for each policy.
-    Raises: RecipeError, if the environment has no expert, or if `guidance` needs a teacher and it has none; NoSignal,
-        if every demonstration failed.
+    Returns: metrics: the number of demonstrations, how many of a teacher were left out, and the mean loss of the last
+        epoch for each policy.
+    Raises: RecipeError, if the environment has no expert, if `guidance` needs a teacher and it has none, or if the
+        recipe's teacher cannot teach these policies; NoSignal, if every demonstration failed.
     """
-    source, seed, settings = setup.source, run.seed, run.warm_start
+    seed, settings = run.seed, run.warm_start
     assert settings is not None
-    if not has(source, "expert"):
-        raise RecipeError(
-            where="warm_start",
-            what=f"environment `{setup.environment_name}` has no expert to clone.",
-            remedy="Leave `warm_start` out, or give the environment a method `expert(agent) -> Action`.",
-        )
+    cloned = {
+        name: members
+        for name, members in _cloned_together(setup.policies, frozen=settings.frozen).items()
+        if setup.policies[name].trainable or (settings.frozen and setup.policies[name].module is not None)
+    }
     plays = [
         Play(task=task, group=f"demonstration-{i:05d}", sample=0, seed=derive(seed, "demonstration", i))
-        for i, task in enumerate(demonstrated(source, settings, seed=seed))
+        for i, task in enumerate(demonstrated(setup.source, settings, seed=seed))
     ]
-    plays = _guided(plays, setup, share=settings.guidance)
+    if settings.teacher is None:
+        _refuse_no_expert(setup)
+        plays = _guided(plays, setup, share=settings.guidance)
+        program = functools.partial(demonstration_of(setup.program), noise=settings.noise)
+    else:
+        students = {member for members in cloned.values() for member in members}
+        teacher = _teacher(settings.teacher, setup, students)
+        program = functools.partial(taught, program=setup.program, teacher=teacher, students=students)
     say("demonstrations", 0, len(plays))
-    program = functools.partial(demonstration_of(setup.program), noise=settings.noise)
     played = setup.runner.collect(plays, program=program)
-    finished = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
-    if not finished:
-        first = next((t.error.message for t in played if t.error), "no episode had a step")
-        raise NoSignal(where="warm_start", what=f"all {len(played)} demonstrations failed. The first:\n{first}")
+    finished = _kept(played, None if settings.teacher is None else settings.least)
     metrics: dict[str, float] = {"warm_start/demonstrations": float(len(finished))}
-    for name, members in _cloned_together(setup.policies, frozen=settings.frozen).items():
+    if settings.teacher is not None:
+        metrics["warm_start/left_out"] = float(len(played) - len(finished))
+    for name, members in cloned.items():
         policy, rows = setup.policies[name], [row for row in rows_of(finished) if row.step.policy in members]
-        if rows and (policy.trainable or (settings.frozen and policy.module is not None)):
+        if rows:
             budget, own_seed = run.training.token_budget, derive(seed, "cloning", name)
             metrics_of_policy = _clone(policy, rows, settings, token_budget=budget, seed=own_seed, say=say)
             metrics |= {f"warm_start/{name}/{key}": value for key, value in metrics_of_policy.items()}
@@ -85,8 +96,81 @@ def warm_start(setup: RunSetup, run: RunSettings, *, say: Callable[[str, int, in
     return metrics
 
 
+def kept_line(metrics: Mapping[str, float]) -> str | None:
+    """What to tell of a warm start: how many of the teacher's episodes were cloned; None without a teacher."""
+    if "warm_start/left_out" not in metrics:
+        return None
+    cloned, left = metrics["warm_start/demonstrations"], metrics["warm_start/left_out"]
+    return f"warm start: {cloned:.0f} of the teacher's {cloned + left:.0f} episodes are cloned"
+
+
+def _refuse_no_expert(setup: RunSetup) -> None:
+    if not has(setup.source, "expert"):
+        raise RecipeError(
+            where="warm_start",
+            what=f"environment `{setup.environment_name}` has no expert to clone.",
+            remedy="Leave `warm_start` out, give the environment a method `expert(agent) -> Action`, or name a model "
+            "that plays well in `warm_start.teacher`.",
+        )
+
+
+def _teacher(chosen: BoundPart, setup: RunSetup, students: Collection[str]) -> Policy:
+    """The policy that teaches. Raises: RecipeError, if it has weights, or if it cannot teach these policies."""
+    where = f"warm_start.teacher: {chosen.name}"
+    made: Policy = complete(chosen.part.target("teacher", setup, **chosen.options), Policy, where=where)
+    if made.module is not None or made.model is not None:
+        raise RecipeError(
+            where=where,
+            what="a teacher has no weights in this process.",
+            remedy="Serve its folder with `palaestra serve FOLDER`, and write `teacher: {endpoint: {model: …}}`.",
+        )
+    if wordless := sorted(name for name in students if setup.policies[name].renderer is None):
+        raise RecipeError(
+            where=where,
+            what=f"a teacher answers in words, and policy `{wordless[0]}` generates no tokens.",
+            remedy="Leave `warm_start.teacher` out, to clone the environment's expert.",
+        )
+    if setup.ranks.world > 1:
+        raise RecipeError(
+            where=where,
+            what="several processes would each hear other answers, and their weights would differ.",
+            remedy="Make the warm start in one process, with `warm_start.keep: FOLDER`. Other runs then load it.",
+        )
+    return made
+
+
+def _kept(played: Sequence[Trajectory], least: float | None) -> list[Trajectory]:
+    """The episodes that are cloned.
+
+    Args:
+        least: least outcome of an episode, in which no answer may have been cut; None: any outcome, of an expert.
+
+    Raises: NoSignal, if there is none.
+    """
+    finished = [t for t in played if t.stop is not StopReason.ERROR and t.steps]
+    if least is not None:
+        whole = [t for t in finished if not any(step.action.finish is FinishReason.LENGTH for step in t.steps)]
+        solved = [t for t in whole if t.outcome is not None and t.outcome >= least]
+        if finished and not solved:
+            outcomes = [t.outcome for t in whole if t.outcome is not None]
+            best = f"the best outcome was {max(outcomes):g}" if outcomes else "no episode had an outcome"
+            cut = (
+                f", and answers were cut in {len(finished) - len(whole)} of them" if len(whole) < len(finished) else ""
+            )
+            raise NoSignal(
+                where="warm_start.teacher",
+                what=f"none of its {len(played)} episodes had an outcome of {least:g}: {best}{cut}.",
+                remedy="Take a stronger model, raise rollout.response_tokens, or lower `warm_start.least`.",
+            )
+        finished = solved
+    if not finished:
+        first = next((t.error.message for t in played if t.error), "no episode had a step")
+        raise NoSignal(where="warm_start", what=f"all {len(played)} demonstrations failed. The first:\n{first}")
+    return finished
+
+
 def demonstrated(source: HasTasks, settings: WarmStartSettings, *, seed: int) -> list[Task]:
-    """The tasks that the expert demonstrates."""
+    """The tasks that the expert or the teacher demonstrates."""
     return tasks_of(source, "train", settings.episodes, derive(seed, "demonstrations"))
 
 
@@ -244,9 +328,19 @@ def _digest(settings: RunSettings) -> str:
     }
     if chosen["warm_start"] is not None:
         chosen["warm_start"].pop("keep")
+        chosen["warm_start"]["teacher"] = _heard(settings.warm_start)
     contents = dict(_contents(chosen, _own_files(settings)))
     written = [palaestra.__version__, torch.__version__, chosen, *([contents] if contents else [])]
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _heard(settings: WarmStartSettings | None) -> Any:
+    """What decides a teacher's answers: its options, and the address that the environment variable holds."""
+    teacher = settings.teacher if settings is not None else None
+    if teacher is None:
+        return None
+    name = teacher.options.get("url") or VARIABLES[teacher.options.get("style") or "openai"][0]
+    return [teacher.name, dict(teacher.options), os.environ.get(name) if teacher.name == "endpoint" else None]
 
 
 # ---- content of files that settings name ------------------------------------------------------------------

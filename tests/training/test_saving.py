@@ -90,7 +90,8 @@ def test_3_the_report_follows_the_run(echo: Callable[..., Path], monkeypatch: py
     plain = saving.write_report
 
     def write(folder: RunFolder, *, state: str) -> Path:
-        told.append((state, len(folder.path.joinpath("metrics.jsonl").read_text().splitlines())))
+        log = folder.path / "metrics.jsonl"
+        told.append((state, len(log.read_text().splitlines()) if log.exists() else 0))
         return plain(folder, state=state)
 
     monkeypatch.setattr(saving, "write_report", write)
@@ -98,7 +99,7 @@ def test_3_the_report_follows_the_run(echo: Callable[..., Path], monkeypatch: py
     run = echo("run", "training.iterations=3", "evaluation.tasks=2")
     running = [(f"Iteration {step} of 3, still running.", step) for step in (1, 2)]
     assert [one for one in told if "running" in one[0]][-2:] == running
-    assert told[-1] == ("Iteration 3 of 3.", 3) and told[-1][0] in (run / "report.html").read_text()
+    assert told[-1] == ("Iteration 3 of 3, ended.", 3) and told[-1][0] in (run / "report.html").read_text()
 
 
 METRICS = {"outcome/mean": 0.5, "reward/mean": 0.5, "turns/mean": 2.0, "tokens/mean": 20.0, "cut/mean": 0.25,

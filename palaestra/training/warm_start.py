@@ -115,9 +115,12 @@ def _refuse_no_expert(setup: RunSetup) -> None:
 
 
 def _teacher(chosen: BoundPart, setup: RunSetup, students: Collection[str]) -> Policy:
-    """The policy that teaches. Raises: RecipeError, if it has weights, or if it cannot teach these policies."""
+    """The policy that teaches. Raises: RecipeError, if its options, the policies or the number of processes forbid it."""
     where = f"warm_start.teacher: {chosen.name}"
-    made: Policy = complete(chosen.part.target("teacher", setup, **chosen.options), Policy, where=where)
+    try:
+        made: Policy = complete(chosen.part.target("teacher", setup, **chosen.options), Policy, where=where)
+    except RecipeError as error:  # it would speak of `policies`
+        raise RecipeError(where=where, what=error.what, remedy=error.remedy) from None
     if made.module is not None or made.model is not None:
         raise RecipeError(
             where=where,

@@ -125,6 +125,13 @@ def test_5_refused(more: dict[str, Any], said: str, server: ChatServer) -> None:
     assert not server.requests
 
 
+def test_5_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    settings = load([recipe()]).settings
+    with told(RecipeError, "the environment variable OPENAI_BASE_URL is empty"):
+        warm_start(build_setup(settings), settings, say=lambda *_: None)
+
+
 def test_6_kept_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def place(address: str, **more: Any) -> Path:
         monkeypatch.setenv("OPENAI_BASE_URL", address)

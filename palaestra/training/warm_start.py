@@ -115,7 +115,7 @@ def _refuse_no_expert(setup: RunSetup) -> None:
 
 
 def _teacher(chosen: BoundPart, setup: RunSetup, students: Collection[str]) -> Policy:
-    """The policy that teaches. Raises: RecipeError, if its options, the policies or the number of processes forbid it."""
+    """The policy that teaches. Raises: RecipeError, if it cannot teach these policies in these processes."""
     where = f"warm_start.teacher: {chosen.name}"
     try:
         made: Policy = complete(chosen.part.target("teacher", setup, **chosen.options), Policy, where=where)

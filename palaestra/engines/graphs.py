@@ -13,6 +13,7 @@ recorded, a warning says why, and no step is recorded any more.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -162,7 +163,9 @@ class Recorder:
 def _refused_waiting() -> Iterator[None]:
     """A context in which operations that wait for the device raise RuntimeError."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it finds most of them, and not all
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

@@ -33,6 +33,7 @@ from palaestra.gateway.requests import ChatBody, CompletionBody
 from palaestra.policies.language_sampler import LanguageSession
 from palaestra.rollout.episode import Agent, Episode
 from palaestra.rollout.limits import LimitReached
+from palaestra.rollout.teaching import TaughtSession
 from palaestra.serving.rules import Refusal
 
 NONE = np.zeros(0, np.int32)
@@ -287,6 +288,12 @@ def refuse_role(episode: Episode, name: str) -> None:
     agent = episode.agents[name]
     role, session = agent.role, agent.session
     where = f"program outside_agent, role {name}"
+    if isinstance(session, TaughtSession):
+        raise ContractError(
+            where=where,
+            what="the agent itself asks the policy's model, so a teacher cannot answer in its place.",
+            remedy="Leave `warm_start.teacher` out.",
+        )
     if not isinstance(session, LanguageSession) or not isinstance(role.policy.renderer, ChatRenderer):
         raise ContractError(
             where=where,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive,
 from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of, token_index
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols import Policy, complete
+from palaestra.data.protocols import Policy, Sampling, complete
 from palaestra.endpoints.clients import VARIABLES
 from palaestra.engines.heap import Growth
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
@@ -55,8 +56,8 @@ def warm_start(setup: RunSetup, run: RunSettings, *, say: Callable[[str, int, in
         run: with a `warm_start`. A batch that is larger than `training.token_budget` is read in several passes.
         say: is called with (phase, steps done, steps in all) as the work goes on.
 
-    Returns: metrics: the number of demonstrations, how many of a teacher were left out, and the mean loss of the last
-        epoch for each policy.
+    Returns: metrics: the number of demonstrations, how many of a teacher were left out, how many of these failed, and
+        the mean loss of the last epoch for each policy.
     Raises: RecipeError, if the environment has no expert, if `guidance` needs a teacher and it has none, or if the
         recipe's teacher cannot teach these policies; NoSignal, if every demonstration failed.
     """
@@ -85,6 +86,7 @@ def warm_start(setup: RunSetup, run: RunSettings, *, say: Callable[[str, int, in
     metrics: dict[str, float] = {"warm_start/demonstrations": float(len(finished))}
     if settings.teacher is not None:
         metrics["warm_start/left_out"] = float(len(played) - len(finished))
+        metrics["warm_start/failed"] = float(sum(t.stop is StopReason.ERROR for t in played))
     for name, members in cloned.items():
         policy, rows = setup.policies[name], [row for row in rows_of(finished) if row.step.policy in members]
         if rows:
@@ -101,7 +103,8 @@ def kept_line(metrics: Mapping[str, float]) -> str | None:
     if "warm_start/left_out" not in metrics:
         return None
     cloned, left = metrics["warm_start/demonstrations"], metrics["warm_start/left_out"]
-    return f"warm start: {cloned:.0f} of the teacher's {cloned + left:.0f} episodes are cloned"
+    failed = f"; {count:.0f} failed" if (count := metrics["warm_start/failed"]) else ""
+    return f"warm start: {cloned:.0f} of the teacher's {cloned + left:.0f} episodes are cloned{failed}"
 
 
 def _refuse_no_expert(setup: RunSetup) -> None:
@@ -119,6 +122,9 @@ def _teacher(chosen: BoundPart, setup: RunSetup, students: Collection[str]) -> P
     where = f"warm_start.teacher: {chosen.name}"
     try:
         made: Policy = complete(chosen.part.target("teacher", setup, **chosen.options), Policy, where=where)
+        for name, role in setup.roles.items():  # a context that it cannot follow is refused before it is asked
+            if role.policy.name in students and made.module is None:
+                made.session(context=role.context, sampling=Sampling(), key=("teacher", name)).end(None)
     except RecipeError as error:  # it would speak of `policies`
         raise RecipeError(where=where, what=error.what, remedy=error.remedy) from None
     if made.module is not None or made.model is not None:
@@ -269,7 +275,14 @@ AFTERWARDS |= {"strict"}
 OF_ROLLOUTS = {"tasks", "group", "in_flight", "temperature", "top_k", "top_p", "window"}
 OF_POLICIES = {"optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference"}
 FOLDERS = {"model", "load"}  # settings and options that name a folder with weights
-OF_AGENTS = {"frozen", "temperature", "top_k", "top_p", "response_tokens"}
+SAMPLING = {
+    "temperature",
+    "top_k",
+    "top_p",
+    "response_tokens",
+}  # of rollouts and roles; they decide a teacher's answers
+OF_AGENTS = {"frozen", *SAMPLING}
+UNHEARD = {"url", "key", "timeout_s", "retries", "in_flight"}  # options of an endpoint that change no answer
 
 
 class Clones:
@@ -320,30 +333,37 @@ def _learners(policies: Mapping[str, Any]) -> dict[str, Any]:
 def _digest(settings: RunSettings) -> str:
     """A hash of everything that a warm start depends on."""
     chosen = settings.model_dump(mode="json", exclude=AFTERWARDS)  # type: ignore[arg-type]
-    chosen["rollout"] = {key: value for key, value in chosen["rollout"].items() if key not in OF_ROLLOUTS}
+    own = settings.warm_start
+    taught = SAMPLING if own is not None and own.teacher is not None else set()
+    chosen["rollout"] = {key: value for key, value in chosen["rollout"].items() if key not in OF_ROLLOUTS - taught}
     chosen["policies"] = {
         name: {key: value for key, value in policy.items() if key not in OF_POLICIES}
         for name, policy in chosen["policies"].items()
     }
     chosen["agents"] = {
-        name: {key: value for key, value in role.items() if key not in OF_AGENTS}
+        name: {key: value for key, value in role.items() if key not in OF_AGENTS - taught}
         for name, role in chosen["agents"].items()
     }
     if chosen["warm_start"] is not None:
         chosen["warm_start"].pop("keep")
-        chosen["warm_start"]["teacher"] = _heard(settings.warm_start)
+        if own is not None and own.teacher is not None:
+            chosen["warm_start"]["teacher"] = _heard(own.teacher)
+        else:  # the same key as before there were teachers
+            del chosen["warm_start"]["teacher"], chosen["warm_start"]["least"]
     contents = dict(_contents(chosen, _own_files(settings)))
     written = [palaestra.__version__, torch.__version__, chosen, *([contents] if contents else [])]
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def _heard(settings: WarmStartSettings | None) -> Any:
-    """What decides a teacher's answers: its options, and the address that the environment variable holds."""
-    teacher = settings.teacher if settings is not None else None
-    if teacher is None:
-        return None
+def _heard(teacher: BoundPart) -> Any:
+    """What decides a teacher's answers: its options and its address, without keys, passwords and time limits."""
+    if teacher.name != "endpoint":
+        return [teacher.name, dict(teacher.options)]
     name = teacher.options.get("url") or VARIABLES[teacher.options.get("style") or "openai"][0]
-    return [teacher.name, dict(teacher.options), os.environ.get(name) if teacher.name == "endpoint" else None]
+    address = urlsplit(os.environ.get(name, ""))
+    place = address._replace(netloc=address.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    options = {option: value for option, value in teacher.options.items() if option not in UNHEARD}
+    return [teacher.name, {"served": options.pop("model", None), **options}, place]  # `model` would mean a folder here
 
 
 # ---- content of files that settings name ------------------------------------------------------------------

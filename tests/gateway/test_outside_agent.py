@@ -33,6 +33,8 @@ from palaestra.rollout.programs import roles_of
 from palaestra.rollout.roles import Role, RoleTools
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
+from palaestra.rollout.teaching import taught
+from palaestra.testing import ScriptedPolicy
 from tests.extras import needs
 from tests.messages import told
 
@@ -332,6 +334,14 @@ def test_roles_that_do_not_fit(policy: Any, tiny: Any) -> None:
     ]:
         (trajectory,) = played(setup_of(policy, "ask_once", role=role), 1)
         assert word in fault(trajectory)
+
+
+def test_a_teacher_does_not_fit(policy: Any) -> None:
+    setup = setup_of(policy, "ask_once")
+    teacher, students = ScriptedPolicy(["well"]), {policy.name}
+    setup.program = functools.partial(taught, program=setup.program, teacher=teacher, students=students)
+    (trajectory,) = played(setup, 1)
+    assert "a teacher cannot answer in its place" in fault(trajectory)
 
 
 @pytest.mark.parametrize(

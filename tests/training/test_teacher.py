@@ -24,7 +24,7 @@ from palaestra.recipe import load
 from palaestra.rollout.teaching import TaughtSession
 from palaestra.training.setup import build_setup
 from palaestra.training.start import train
-from palaestra.training.warm_start import Clones, warm_start
+from palaestra.training.warm_start import Clones, kept_line, warm_start
 from tests.chat_server import ChatServer
 from tests.extras import needs
 from tests.messages import told
@@ -93,6 +93,14 @@ def test_3_a_lower_threshold(server: ChatServer) -> None:
     assert metrics["warm_start/demonstrations"] == 4 and metrics["warm_start/left_out"] == 0
 
 
+def test_2_failures_are_counted(server: ChatServer) -> None:
+    server.answers[:] = [(400, "not now"), "red"]
+    settings = load([recipe(episodes=4, epochs=1, least=0.0)]).settings
+    metrics = warm_start(build_setup(settings), settings, say=lambda *_: None)
+    assert metrics["warm_start/left_out"] == metrics["warm_start/failed"] == 1
+    assert kept_line(metrics) == "warm start: 3 of the teacher's 4 episodes are cloned; 1 failed"
+
+
 def test_4_no_expert(server: ChatServer, tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").write_text("\n".join(json.dumps({"prompt": f"color {n}?"}) for n in range(12)))
     (tmp_path / "rewards.py").write_text("def red(completion):\n    return float(completion == 'red')\n")
@@ -125,6 +133,13 @@ def test_5_refused(more: dict[str, Any], said: str, server: ChatServer) -> None:
     assert not server.requests
 
 
+def test_5_a_context_that_it_cannot_follow(server: ChatServer) -> None:
+    settings = load([recipe()], ["agents.*.context=window"]).settings
+    with told(RecipeError, "cannot follow the context Window"):
+        warm_start(build_setup(settings), settings, say=lambda *_: None)
+    assert not server.requests
+
+
 def test_5_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     settings = load([recipe()]).settings
@@ -142,6 +157,16 @@ def test_6_kept_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert place("http://127.0.0.1:1/v1") == one
     other = place("http://127.0.0.1:2/v1"), place("http://127.0.0.1:1/v1", teacher={"endpoint": {"model": "small"}})
     assert len({one, *other, place("http://127.0.0.1:1/v1", least=0.5)}) == 4
+    assert place("http://user:password@127.0.0.1:1/v1?token=a") == one, "neither a password nor a token counts"
+    for option in ("timeout_s", "retries", "in_flight"):
+        assert place("http://127.0.0.1:1/v1", teacher={"endpoint": {"model": "large", option: 3}}) == one, option
+    sampled = load([recipe(), {"rollout": {"temperature": 0.3}}]), load([recipe(), {"agents": {"*": {"top_p": 0.5}}}])
+    assert len({one, *(Clones(str(tmp_path), found.settings).path for found in sampled)}) == 3
+
+
+def test_6_sampling_counts_with_a_teacher_only(tmp_path: Path) -> None:
+    found = [load([ECHO], overrides).settings for overrides in ([], ["rollout.temperature=0.3"])]
+    assert len({Clones(str(tmp_path), settings).path for settings in found}) == 1
 
 
 CALL = '<tool_call>\n{"name": "find", "arguments": {"id": 7, "words": "a b"}}\n</tool_call>'

@@ -118,7 +118,7 @@ def _refuse_no_expert(setup: RunSetup) -> None:
 
 
 def _teacher(chosen: BoundPart, setup: RunSetup, students: Collection[str]) -> Policy:
-    """The policy that teaches. Raises: RecipeError, if it cannot teach these policies in these processes."""
+    """The policy that teaches. Raises: RecipeError, if it cannot teach these policies."""
     where = f"warm_start.teacher: {chosen.name}"
     try:
         made: Policy = complete(chosen.part.target("teacher", setup, **chosen.options), Policy, where=where)
@@ -138,12 +138,6 @@ def _teacher(chosen: BoundPart, setup: RunSetup, students: Collection[str]) -> P
             where=where,
             what=f"a teacher answers in words, and policy `{wordless[0]}` generates no tokens.",
             remedy="Leave `warm_start.teacher` out, to clone the environment's expert.",
-        )
-    if setup.ranks.world > 1:
-        raise RecipeError(
-            where=where,
-            what="several processes would each hear other answers, and their weights would differ.",
-            remedy="Make the warm start in one process, with `warm_start.keep: FOLDER`. Other runs then load it.",
         )
     return made
 

@@ -30,6 +30,9 @@ from palaestra.data.ranks import OneProcess
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from palaestra.training import parallel
+from tests.chat_server import ChatServer
+from tests.extras import needs
+from tests.training.conftest import ECHO
 from tests.training.devices import log, newest, played
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,6 +110,23 @@ def test_1_two_ranks_are_one(tmp_path: Path) -> None:
     for mine, theirs in zip(log(one), log(two), strict=True):
         assert mine.keys() == theirs.keys()
         assert [theirs[key] for key in mine] == pytest.approx(list(mine.values()), rel=1e-5, abs=1e-6)
+
+
+@needs("openai")
+def test_2_a_teacher_answers_each_play_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank clones the episodes of both, so that the ranks begin with the same weights. The run refuses others."""
+    taught = {"teacher": {"endpoint": {"model": "m"}}, "least": 0.0, "episodes": 12, "epochs": 2}
+    recipe = ECHO | {"environment": {"echo": {"turns": 1}}, "warm_start": taught}
+    code = (
+        "from palaestra.recipe import load\nfrom palaestra.training.start import train\n"
+        f"found = load([{recipe!r}], ['run={tmp_path / 'run'}', 'training.iterations=1'])\n"
+        "train(found.settings, recipe=found.to_json(), quiet=True)"
+    )
+    with ChatServer("red", "gold", "blue", "red", "green", "red", "no", "gold", "blue", "red", "red", "gold") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = with_two_ranks(code, tmp_path)
+    assert [one.returncode for one in ended] == [0, 0], "\n".join(one.stderr[-2000:] for one in ended)
+    assert len(server.requests) == 12
 
 
 @pytest.mark.slow

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,7 @@ from palaestra.errors import PalaestraError
 
 NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}
 SIGNALS = {getattr(signal, name): said for name, said in NAMES.items() if hasattr(signal, name)}
+OF_LOOPS = (os.path.dirname(asyncio.__file__) + os.sep, selectors.__file__)  # where the code of event loops is
 ECHO = 1.0  # seconds; a shell or a launcher may pass one Ctrl-C on as several signals
 
 
@@ -85,17 +87,17 @@ class Interruption:
             self._deferred = held
 
     def signal(self, number: int, frame: FrameType | None = None) -> None:
-        """The handler of the signals. Raises: Stopped, unless the signal must wait."""
+        """The handler of the signals. Raises: Stopped, here or in the event loop, unless the signal must wait."""
         now = time.monotonic()
         if self.received is not None:
             if now - self._when < ECHO:
                 return
-            _quiet_loop()
-            raise Stopped(number, at_once=True)
+            _stop(Stopped(number, at_once=True), frame)
+            return
         self.received, self._when = number, now
         if not self._deferred:
-            _quiet_loop()
-            raise Stopped(number)
+            _stop(Stopped(number), frame)
+            return
         if self.notify is not None:
             self.notify(f"{SIGNALS[number]}: the run stops after this iteration. A second one stops it at once.")
 
@@ -125,10 +127,27 @@ def exits_refused() -> Iterator[None]:
         ) from error
 
 
-def _quiet_loop() -> None:
-    """Let the event loop that runs in this thread say nothing about the task in which Stopped is raised."""
-    with suppress(RuntimeError):  # there is none
-        asyncio.get_running_loop().set_exception_handler(_unless_stopped)
+def _stop(stopped: Stopped, frame: FrameType | None) -> None:
+    """Raise `stopped` here, or in the next turn of this thread's event loop.
+
+    asyncio takes the step of a task from its queue and then runs it. An exception between the two would lose the step,
+    and the task could never be cancelled. So code of asyncio itself is not interrupted, and any other code is.
+
+    Args:
+        frame: the code that the signal has interrupted.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # there is none
+        raise stopped from None
+    loop.set_exception_handler(_unless_stopped)  # it says nothing about the task that ends
+    if frame is None or not frame.f_code.co_filename.startswith(OF_LOOPS):
+        raise stopped
+    loop.call_soon_threadsafe(_raise, stopped)
+
+
+def _raise(stopped: Stopped) -> None:
+    raise stopped
 
 
 def _unless_stopped(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -269,12 +269,8 @@ AFTERWARDS |= {"strict"}
 OF_ROLLOUTS = {"tasks", "group", "in_flight", "temperature", "top_k", "top_p", "window"}
 OF_POLICIES = {"optimizer", "loss", "regularizers", "epochs", "minibatches", "every", "reference"}
 FOLDERS = {"model", "load"}  # settings and options that name a folder with weights
-SAMPLING = {
-    "temperature",
-    "top_k",
-    "top_p",
-    "response_tokens",
-}  # of rollouts and roles; they decide a teacher's answers
+# Of rollouts and roles; they decide a teacher's answers.
+SAMPLING = {"temperature", "top_k", "top_p", "response_tokens"}
 OF_AGENTS = {"frozen", *SAMPLING}
 UNHEARD = {"url", "key", "timeout_s", "retries", "in_flight"}  # options of an endpoint that change no answer
 

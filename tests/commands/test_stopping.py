@@ -1,8 +1,8 @@
 """A run that is stopped at any moment: (1) by Ctrl-C, SIGTERM or SIGHUP: the exit status, one line that says how to go
 on, a report that can be read, and the numbers of a run that was never stopped, after `--resume`, also if a library
-catches the exception of the signal; (2) by a kill: at most the work since the last checkpoint is lost; (3) a second
-signal ends the run at once; (4) the same in processes of their own; (5) a signal that arrives when all is done does not
-spoil the result; (6) other work than training just ends.
+catches the exception of the signal, and in whatever step of an event loop it arrives; (2) by a kill: at most the work
+since the last checkpoint is lost; (3) a second signal ends the run at once; (4) the same in processes of their own; (5)
+a signal that arrives when all is done does not spoil the result; (6) other work than training just ends.
 """
 
 from __future__ import annotations
@@ -165,6 +165,50 @@ def test_1_a_library_that_catches_the_signal(
     assert any(line.startswith("stopped; ") and "--resume" in line for line in done.err.splitlines())
     assert fails is ("After the signal came: ModuleNotFoundError: Could not import module" in done.err)
     assert_same_after_resume(run, whole, palaestra)
+
+
+LOOPS = """
+import asyncio, os, random, signal, time
+from palaestra.interruption import Stopped, stoppable
+
+async def episode(gate):
+    while True:
+        async with gate:
+            await asyncio.sleep(0)
+
+async def many():
+    gate = asyncio.Semaphore(8)
+    await asyncio.gather(*(episode(gate) for _ in range(16)))
+
+draw = random.Random(1)
+for trial in range(60):
+    ready, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with stoppable():
+                os.write(tell, b"x")
+                asyncio.run(many())
+        except Stopped:
+            os._exit(0)
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(tell)
+    time.sleep(draw.uniform(0.003, 0.03))
+    os.kill(child, signal.SIGTERM)
+    began = time.monotonic()
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > began + 20:
+            os.kill(child, signal.SIGKILL)
+            raise SystemExit(f"trial {trial} goes on")
+        time.sleep(0.001)
+"""
+
+
+def test_1_in_an_event_loop() -> None:
+    """The step of a task that asyncio has taken from its queue, and has not begun, must not get lost."""
+    done = subprocess.run([sys.executable, "-c", LOOPS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

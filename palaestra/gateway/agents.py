@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.errors import EpisodeFailure, RecipeError, nearest
-from palaestra.lifeline import Lifeline
 from palaestra.registry import part
 from palaestra.tools.threads import Late, Threads
 
@@ -108,27 +107,19 @@ async def run_command(command: Sequence[str], given: Given, seconds: float) -> s
     """What the agent's process writes to its standard output, without white space at the ends.
 
     It reads the task as one line of JSON from its standard input, and the addresses in the environment variables of
-    OpenAI's clients. It ends with the episode or with the run, and so do the processes that it has started.
+    OpenAI's clients. It ends with the episode, and so do the processes that it has started.
 
     Raises: EpisodeFailure, if it cannot be started, takes too long, or ends with a status other than 0.
     """
     told = {key: value for key, value in given.by_name().items() if key not in ("act", "api_key")}
     variables = {"OPENAI_BASE_URL": given.base_url, "OPENAI_API_KEY": given.api_key, "OPENAI_MODEL": given.model}
     name = " ".join(command)
-    pipe, lifeline = asyncio.subprocess.PIPE, Lifeline()
+    pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=os.environ | variables,
-            start_new_session=True,
-            pass_fds=(lifeline.end.fileno(),),
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | variables, start_new_session=True
         )
-        lifeline.tie_group(process.pid)
     except OSError as error:
-        lifeline.cut()
         raise _failure(name, f"it cannot be started: {error.strerror or error}.") from error
     try:
         async with asyncio.timeout(seconds):
@@ -137,7 +128,6 @@ async def run_command(command: Sequence[str], given: Given, seconds: float) -> s
         raise _late(name, seconds) from None
     finally:
         await _end(process)
-        lifeline.cut()
     if process.returncode:
         last = wrong.decode(errors="replace").strip()[-SHOWN:]
         raise _failure(name, f"it ended with status {process.returncode}.{_quoted(last)}")

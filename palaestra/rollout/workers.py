@@ -1,7 +1,6 @@
 """Worker processes, for environments that need a processor, leak memory or hang.
 
-If a call of an environment hangs, its process is killed and started again. If the run is killed, its workers end, too.
-Programs that an environment has started are its own matter.
+If a call of an environment hangs, its process is killed and started again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from palaestra.boundary.cleaning import clean_result
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
 from palaestra.errors import ContractError, described
-from palaestra.lifeline import Lifeline, end_with_owner
 from palaestra.rollout.faults import current_task, is_ended
 from palaestra.rollout.hosts import CLOSING, failure, hung, refuse_missing
 from palaestra.rollout.results import agents_of
@@ -62,13 +60,12 @@ class _StartUp:
     files: Mapping[str, str] = field(default_factory=own_files.user_files)
 
 
-def _serve(start: _StartUp, pipe: Connection, lifeline: Connection) -> None:
+def _serve(start: _StartUp, pipe: Connection) -> None:
     """The loop of a worker. It reads messages (number, call, arguments) and answers with (number, fine, result, text).
 
     Arguments and results are pickled one by one, so that an object that cannot be read fails only its own call. `text`
     describes an exception that the other side cannot read.
     """
-    end_with_owner(lifeline)  # also if a call hangs, and cannot see that the pipe is closed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C and then closes the pipe
     own_files.know_files(start.files)
     own_objects.keep(pickle.loads(start.objects))
@@ -198,12 +195,10 @@ class Worker:
         self._answered = math.inf  # time of the last answer, by the loop's clock; infinite until the process is ready
         self._pipe, theirs = self._context.Pipe()
         start = _StartUp(make=self._make, objects=self._objects)
-        self._lifeline = Lifeline()
-        self._process = self._context.Process(target=_serve, args=(start, theirs, self._lifeline.end), daemon=True)
+        self._process = self._context.Process(target=_serve, args=(start, theirs), daemon=True)
         with _without_main():
             self._process.start()
         theirs.close()
-        self._lifeline.end.close()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Receive answers through this event loop from now on."""
@@ -288,7 +283,6 @@ class Worker:
         self._process.kill()
         self._process.join()
         self._pipe.close()
-        self._lifeline.cut()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -305,7 +299,6 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-        self._lifeline.cut()
 
 
 class WorkerPool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.errors import EpisodeFailure, RecipeError, nearest
+from palaestra.orphans import Guard
 from palaestra.registry import part
 from palaestra.tools.threads import Late, Threads
 
@@ -107,7 +108,8 @@ async def run_command(command: Sequence[str], given: Given, seconds: float) -> s
     """What the agent's process writes to its standard output, without white space at the ends.
 
     It reads the task as one line of JSON from its standard input, and the addresses in the environment variables of
-    OpenAI's clients. It ends with the episode, and so do the processes that it has started.
+    OpenAI's clients. It ends with the episode or with this process, and so do the processes that it has started. A
+    process that has left the command's process group goes on.
 
     Raises: EpisodeFailure, if it cannot be started, takes too long, or ends with a status other than 0.
     """
@@ -115,19 +117,22 @@ async def run_command(command: Sequence[str], given: Given, seconds: float) -> s
     variables = {"OPENAI_BASE_URL": given.base_url, "OPENAI_API_KEY": given.api_key, "OPENAI_MODEL": given.model}
     name = " ".join(command)
     pipe = asyncio.subprocess.PIPE
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | variables, start_new_session=True
-        )
-    except OSError as error:
-        raise _failure(name, f"it cannot be started: {error.strerror or error}.") from error
-    try:
-        async with asyncio.timeout(seconds):
-            said, wrong = await process.communicate(json.dumps(told).encode() + b"\n")
-    except TimeoutError:
-        raise _late(name, seconds) from None
-    finally:
-        await _end(process)
+    with contextlib.ExitStack() as kept:
+        try:
+            guard = kept.enter_context(Guard(grace_s=GRACE_S))
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | variables, start_new_session=True
+            )
+        except OSError as error:
+            raise _failure(name, f"it cannot be started: {error.strerror or error}.") from error
+        guard.watch(process.pid)
+        try:
+            async with asyncio.timeout(seconds):
+                said, wrong = await process.communicate(json.dumps(told).encode() + b"\n")
+        except TimeoutError:
+            raise _late(name, seconds) from None
+        finally:
+            await _end(process)
     if process.returncode:
         last = wrong.decode(errors="replace").strip()[-SHOWN:]
         raise _failure(name, f"it ended with status {process.returncode}.{_quoted(last)}")

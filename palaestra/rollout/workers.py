@@ -1,6 +1,7 @@
 """Worker processes, for environments that need a processor, leak memory or hang.
 
-If a call of an environment hangs, its process is killed and started again.
+If a call of an environment hangs, its process is killed and started again. On Linux, no worker outlives the run, however
+the run ends.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from palaestra.boundary.cleaning import clean_result
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
 from palaestra.errors import ContractError, described
+from palaestra.orphans import killed_with
 from palaestra.rollout.faults import current_task, is_ended
 from palaestra.rollout.hosts import CLOSING, failure, hung, refuse_missing
 from palaestra.rollout.results import agents_of
@@ -60,12 +62,16 @@ class _StartUp:
     files: Mapping[str, str] = field(default_factory=own_files.user_files)
 
 
-def _serve(start: _StartUp, pipe: Connection) -> None:
+def _serve(start: _StartUp, pipe: Connection, run: Connection) -> None:
     """The loop of a worker. It reads messages (number, call, arguments) and answers with (number, fine, result, text).
 
     Arguments and results are pickled one by one, so that an object that cannot be read fails only its own call. `text`
     describes an exception that the other side cannot read.
+
+    Args:
+        run: the reading end of a pipe that is open as long as the run. If it closes, this process is killed.
     """
+    killed_with(run.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C and then closes the pipe
     own_files.know_files(start.files)
     own_objects.keep(pickle.loads(start.objects))
@@ -194,11 +200,13 @@ class Worker:
         self._flying = 0
         self._answered = math.inf  # time of the last answer, by the loop's clock; infinite until the process is ready
         self._pipe, theirs = self._context.Pipe()
+        run, self._alive = self._context.Pipe(duplex=False)  # nobody writes into it
         start = _StartUp(make=self._make, objects=self._objects)
-        self._process = self._context.Process(target=_serve, args=(start, theirs), daemon=True)
+        self._process = self._context.Process(target=_serve, args=(start, theirs, run), daemon=True)
         with _without_main():
             self._process.start()
         theirs.close()
+        run.close()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Receive answers through this event loop from now on."""
@@ -283,6 +291,7 @@ class Worker:
         self._process.kill()
         self._process.join()
         self._pipe.close()
+        self._alive.close()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -299,6 +308,7 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        self._alive.close()
 
 
 class WorkerPool:

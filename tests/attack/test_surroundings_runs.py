@@ -1,6 +1,7 @@
 """Whole runs in odd surroundings, each in a process of its own: (1) what is around a run changes none of its numbers;
 (2) a folder that was moved, linked or lies on another disk continues; (3) a disk without room for bytes or files gives
-a clean line, and the run continues when there is room; (4) a comparison that is killed continues.
+a clean line, and the run continues when there is room; (4) a comparison that is killed continues, and says afterwards
+what it would have said.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def _run(
     *arguments: object,
     around: dict[str, str | None] | None = None,
     before: Callable[[], None] | None = None,
+    at: Path | None = None,
     timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -92,6 +94,7 @@ def _run(
         errors="replace",
         timeout=timeout,
         preexec_fn=before,
+        cwd=at,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -239,17 +242,45 @@ def test_3_no_room(plain: Path, disk: Callable[[str], Path], unit: str, trials: 
 
 
 # ---- comparisons ------------------------------------------------------------------------------------------
+COMPARE = ("compare", "small.yaml", "one.yaml", "training.iterations=400", "evaluation.every=40")
+IN_PAIRS = (*COMPARE, "--seeds", "2", "--out", "out #1", "--parallel", "2")
+
+
+def _files_of_a_comparison(place: Path) -> None:
+    (place / "small.yaml").write_text(json.dumps(SMALL))
+    (place / "one.yaml").write_text("advantage: rloo")
+
+
+def _said(out: Path) -> dict[str, object]:
+    """What a comparison and its runs found. Times are in other files, and no path of the machine is in these.
+
+    The folders of the runs are named inside the comparison's own folder.
+    """
+    runs = {run.relative_to(out).as_posix(): _logs(run) for run in sorted(out.glob("runs/*/seed-*"))}
+    assert len(runs) == 2
+    return {"comparison": json.loads((out / "comparison.json").read_text()), **runs}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What the comparison finds that nothing disturbs."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    _files_of_a_comparison(place)
+    done = _run(*IN_PAIRS, at=place)
+    assert done.returncode == 0, done.stderr
+    return _said(place / "out #1")
+
+
 @COMPARED
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_4_killed_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_4_killed_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, object], number: signal.Signals
+) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(json.dumps(SMALL))
-    Path("one.yaml").write_text("advantage: rloo")
-    many = "training.iterations=400"
-    command = ["compare", "small.yaml", "one.yaml", many, "--seeds", "2", "--out", "out #1", "--parallel", "2"]
+    _files_of_a_comparison(tmp_path)
     heard = functools.partial(signal.signal, signal.SIGTERM, signal.SIG_DFL)
     started = subprocess.Popen(
-        [sys.executable, "-m", "palaestra", *command],
+        [sys.executable, "-m", "palaestra", *IN_PAIRS],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         text=True,
@@ -269,9 +300,12 @@ def test_4_killed_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
         assert time.monotonic() - began < 60, "a run goes on after its comparison"
         time.sleep(0.05)
     assert not any((run / "result.json").exists() for run in runs)
-    done = _run(*command)
+    done = _run(*IN_PAIRS)
     assert done.returncode == 0, done.stderr
     assert {len((run / "metrics.jsonl").read_text().splitlines()) for run in runs} == {400}
+    said = _said(Path("out #1"))
+    assert said.keys() == undisturbed.keys()
+    assert not [name for name in said if said[name] != undisturbed[name]]
     assert os.listdir() and sorted(os.listdir()) == ["one.yaml", "out #1", "small.yaml"]
 
 

@@ -1,7 +1,7 @@
 """Worker processes, for environments that need a processor, leak memory or hang.
 
-If a call of an environment hangs, its process is killed and started again. On Linux, no worker outlives the run, however
-the run ends.
+If a call of an environment hangs, its process is killed and started again. On Linux, no worker outlives the run, also
+if SIGKILL ends the run.
 """
 
 from __future__ import annotations

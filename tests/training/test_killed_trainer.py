@@ -1,5 +1,5 @@
-"""SIGKILL of `palaestra train` leaves no process behind: (1) worker processes end, also those that hang in a call that
-no signal reaches and that lets no other Python code run; (2) a command that is an outside agent ends, also if it ignores
+"""SIGKILL of `palaestra train` leaves no process behind: (1) worker processes end, also those that hang in a call of C
+that blocks signals and lets no other Python code run; (2) a command that is an outside agent ends, also if it ignores
 SIGTERM, and so do the processes that it has started; (3) a command may tidy up at SIGTERM.
 """
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -43,6 +42,7 @@ class Stuck(EchoEnvironment):
 STUBBORN = """
 import os, signal, subprocess, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+input()  # the task
 child = subprocess.Popen(["sleep", "600"])  # it ignores SIGTERM, too
 for pid in (os.getpid(), child.pid):
     open(f"begun-{pid}", "w").close()
@@ -54,6 +54,7 @@ def end(*_):
     open("tidied", "w").close()
     sys.exit()
 signal.signal(signal.SIGTERM, end)
+input()
 open(f"begun-{os.getpid()}", "w").close()
 time.sleep(600)
 """

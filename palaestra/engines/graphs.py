@@ -230,8 +230,8 @@ class DecodeGraphs:
         try:
             self._record = self._record or Recorder(self._store.device)
             replay, logits = self._record(function)
-        except (RuntimeError, NotImplementedError) as error:
-            return self._stop(f"recording one failed: {error}")
+        except Exception as error:  # of a device or an architecture; the usual step would report a fault of the model
+            return self._stop(f"recording one failed: {type(error).__name__}: {error}")
         if not self._compared:
             replay()
             expected = self._forward(Batch(rows, self._store)).float().log_softmax(-1)

@@ -45,7 +45,8 @@ NAME = re.compile(r"[a-z_]+(?:/(?:[a-z_0-9]+|<>|<>_[a-z_]+))+")
 # Strings in code that look like names: what stands in front of names, the ends of names of a part that puts a word in
 # front, names that the page splits in two, what the warm start returns to its callers, and folders.
 OTHERS = {"agent/<>/<>", "eval/<>", "eval/<>/<>", "policy/<>/<>", "winrate/mean", "winrate/lowest", "runs/<>"}
-OTHERS |= {"tools/<>/calls", "tools/<>/errors", "warm_start/demonstrations", "warm_start/left_out", "warm_start/<>/<>"}
+OTHERS |= {"tools/<>/calls", "tools/<>/errors", "warm_start/<>/<>"}
+OTHERS |= {"warm_start/demonstrations", "warm_start/left_out", "warm_start/failed"}
 
 
 def rows() -> Iterator[tuple[str, str, bool]]:

@@ -99,8 +99,8 @@ class Signals(KeepsState[State]):
         """The rules and the commands, for an agent that has never seen them."""
         speaks = agent == "speaker"
         return write_manual(
-            "You see an object. Utter symbols, one number in each turn, from which the listener can tell it apart. The "
-            "symbols have no meaning but the one that both of you find."
+            f"You see an object. In each turn utter one symbol, a number from 0 to {self._symbols - 1}, so that the "
+            "listener can tell your object from others. The symbols have no meaning but the one that both of you find."
             if speaks
             else "You hear symbols, which are numbers, and see several objects. Answer with the number of the "
             "object that the speaker means.",

@@ -163,7 +163,7 @@ def _shown(metrics: Mapping[str, float]) -> dict[str, str]:
     found = {key: value for key in SHOWN if (value := _over_policies(metrics, key)) is not None}
     if found.get("reward/mean") == found.get("outcome/mean"):
         found.pop("reward/mean", None)
-    if not found.get("cut/mean"):
+    if found.get("cut/mean", 0.0) < 0.005:  # it would read 0 %
         found.pop("cut/mean", None)
     return {SHOWN[key]: f"{value:.0%}" if key == "cut/mean" else f"{value:.3g}" for key, value in found.items()}
 

@@ -52,6 +52,7 @@ $(DEV): $(CORE)
 	$(PIP) install --quiet -c constraints.txt fastmcp fastapi uvicorn websockets requests tomli tomli-w
 	$(PIP) install --quiet -c constraints.txt --no-deps openenv
 	$(PIP) install --quiet -c constraints.txt --no-deps cyclonedx-bom chardet
+	-$(PIP) install --quiet -c constraints.txt --no-deps alfworld
 	-$(PIP) install --quiet -c constraints.txt fast-downward-textworld
 	touch $@
 

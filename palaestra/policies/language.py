@@ -29,7 +29,7 @@ from palaestra.models.quantized import dequantized
 from palaestra.models.recompute import enable_recomputation
 from palaestra.models.sharding import whole
 from palaestra.models.sizes import PolicySize, size_of
-from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
+from palaestra.models.tokenizer import SMALLEST_VOCABULARY, load_tokenizer, train_tokenizer
 from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
 from palaestra.policies.agreement import must_compare, refuse_disagreement
 from palaestra.policies.language_trainer import (
@@ -262,8 +262,8 @@ def _held(name: str, setup: RunSetup, model: str | None, quantize: str | None, l
 
 def _new(setup: RunSetup, vocabulary: int, sizes: Mapping[str, int]) -> tuple[Any, Any]:
     """A small model that is not trained, and its tokenizer."""
-    texts = [" " + text.strip() for text in setup.texts()]  # the renderer puts a space before every text
-    tokenizer = train_tokenizer(texts, vocabulary=vocabulary)
+    texts = setup.texts() if vocabulary > SMALLEST_VOCABULARY else ()  # with one token for each byte nothing is learned
+    tokenizer = train_tokenizer((f" {text.strip()}" for text in texts), vocabulary=vocabulary)  # as the renderer does
     return make_causal_lm(vocabulary=len(tokenizer), seed=setup.seed, **sizes), tokenizer
 
 

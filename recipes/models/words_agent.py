@@ -1,4 +1,4 @@
-"""An agent for any server that speaks OpenAI's protocol. Nothing in it knows that the model behind `base_url` learns."""
+"""An agent for any server that speaks OpenAI's protocol. Nothing in it knows that the model at `base_url` learns."""
 
 from openai import OpenAI
 

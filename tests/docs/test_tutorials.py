@@ -3,9 +3,9 @@ page shows, and prints the lines that stand below it; (2) a line that is not pri
 fails without saying so.
 
 Below a command, `…` stands for any lines. Times are not compared. A policy that was trained on another processor than
-that of the pins does not do exactly the same. There, (3) numbers, texts in quotes, the measures of a progress line, verdicts
-of a comparison and the moves of a trained policy are not compared, and lines that name bfloat16 only where the processor is
-fast in it.
+that of the pins does not do exactly the same. There, (3) numbers, texts in quotes, the measures of a progress line,
+verdicts of a comparison and the moves of a trained policy are not compared, and lines that name bfloat16 only where the
+processor is fast in it.
 """
 
 from __future__ import annotations
@@ -137,9 +137,18 @@ def test_2_wrong_lines_are_found() -> None:
             "[1:15] iteration 40/40  outcome 0.867  turns 7.13  (1024 tokens/s, 1.1 s)",
             "[0:58] iteration 40/40  outcome 0.9  turns 7  cut 1%  entropy 0.5  (3024 tokens/s, 0.9 s, 0:10 left)",
         ),
-        ("policy/kl               1.27e+15           –  1.27e+15", "policy/kl         not finite        3.1  not finite"),
-        ("ValueError: invalid literal for int() with base 10: ' 15'", "ValueError: invalid literal for int() with base 10: ''"),
-        ("│ mine │     2 │ final │  0.104 │ no difference seen │", "│ mine │     2 │ final │ -0.104 │ lower              │"),
+        (
+            "policy/kl               1.27e+15           –  1.27e+15",
+            "policy/kl         not finite        3.1  not finite",
+        ),
+        (
+            "ValueError: invalid literal for int() with base 10: ' 15'",
+            "ValueError: invalid literal for int() with base 10: ''",
+        ),
+        (
+            "│ mine │     2 │ final │  0.104 │ no difference seen │",
+            "│ mine │     2 │ final │ -0.104 │ lower              │",
+        ),
     ],
 )
 def test_3_another_processor(here: str, there: str) -> None:

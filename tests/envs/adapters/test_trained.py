@@ -48,7 +48,9 @@ def step(env):
 '''
 
 
-def trained(folder: Path, environment: Mapping[str, Any], **keys: Any) -> palaestra.Run:
+def trained(
+    folder: Path, environment: Mapping[str, Any], model: Mapping[str, Any] = MODEL, **keys: Any
+) -> palaestra.Run:
     """A run of one iteration. A small number is added to each reward, so that there is always something to learn."""
     chosen: dict[str, Any] = {
         "training": {"iterations": 1, "threads": 1},
@@ -58,7 +60,7 @@ def trained(folder: Path, environment: Mapping[str, Any], **keys: Any) -> palaes
         "reward": [f"{PAY}:pay"],
     }
     keys = chosen | {"run": str(folder / "run")} | keys
-    run = palaestra.train(environment=environment, model=MODEL, name="outside", quiet=True, **keys)
+    run = palaestra.train(environment=environment, model=model, name="outside", quiet=True, **keys)
     metrics = run.metrics().iloc[0]
     assert metrics["policy/grad_norm"] > 0 and math.isfinite(metrics["policy/loss"]) and metrics["updates"] == 1
     assert len(run.trajectories()) >= 2 and not run.metrics("evaluations").empty

@@ -25,7 +25,7 @@ from tests.extras import needs
 try:
     DATA = Path(str(distribution("alfworld").locate_file("alfworld/data")))
 except PackageNotFoundError:  # pragma: no cover
-    DATA = None
+    DATA = None  # type: ignore[assignment]
 
 pytestmark = [
     pytest.mark.long,  # a planner plays every game

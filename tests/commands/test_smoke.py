@@ -107,6 +107,7 @@ QUICK = {*SOME, *changed()[:MOST]}
 
 
 @pytest.mark.smoke
+@pytest.mark.timeout(1800)  # pretrained models play many turns
 @pytest.mark.parametrize(
     "words",
     [words if words[1] in QUICK else pytest.param(words, marks=pytest.mark.slow) for words in commands()],

@@ -48,10 +48,13 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """The logs, and the files of the last checkpoint."""
+    """The logs, and the files of the last checkpoint. Its checksums also note how long the logs were. Where the signal
+    came in the last evaluation, the checkpoint was written before that; so only the checksums of files are compared."""
     last = run / f"checkpoints/step-{ITERATIONS:06}"
     files = [*(run / name for name in LOGS), *(path for path in sorted(last.rglob("*")) if path.is_file())]
-    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+    found = {str(path.relative_to(run)): path.read_bytes() for path in files}
+    sums = str((last / "checksums.json").relative_to(run))
+    return found | {sums: json.dumps(json.loads(found[sums])["files"]).encode()}
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ LARGER = {  # what one iteration needs so that there is something to learn from
     "archer": [*ONE, *SHORT],  # draws 32 transitions
     "empg": ONE,  # a group whose outcomes differ: a policy that can do something
     "dapo/dapo_filtered.yaml": TINY,  # two of them
+    "train.yaml": [*TINY, "training.token_budget=2048"],  # all weights of a pretrained model are trained
 }
 PROGRAMS = {"worlds/miniwob.yaml": "chromedriver"}
 
@@ -102,6 +103,7 @@ def test_1_every_system_is_trained_by_its_page() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # pretrained models play many turns
 def test_2_one_iteration(page: Page, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page.write_files(tmp_path)
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")  # some recipes name parts in there

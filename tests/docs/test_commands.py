@@ -5,6 +5,7 @@ page, and every arm of a comparison, runs one iteration.
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -30,8 +31,8 @@ LARGER = {  # what one iteration needs so that there is something to learn from
     "archer": [*ONE, *SHORT],  # draws 32 transitions
     "empg": ONE,  # a group whose outcomes differ: a policy that can do something
     "dapo/dapo_filtered.yaml": TINY,  # two of them
-    "train.yaml": [*TINY, "training.token_budget=2048"],  # all weights of a pretrained model are trained
 }
+ROWS = {"train.yaml": ("train.jsonl", [{"prompt": f"What is {n} + 5?", "answer": str(n + 5)} for n in range(40)])}
 PROGRAMS = {"worlds/miniwob.yaml": "chromedriver"}
 
 
@@ -110,6 +111,8 @@ def test_2_one_iteration(page: Page, words: list[str], tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     files, overrides = split_arguments(words)
+    for name, rows in (ROWS[file] for file in files if file in ROWS):
+        Path(name).write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     overrides = [*overrides, *(one for file in files for one in instead(file, tmp_path / "model"))]
     for file in files:
         if file in PROGRAMS and shutil.which(PROGRAMS[file]) is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palaestra import cli
+from palaestra.store.folder import RunFolder
 
 SAID = "said.txt"  # both outputs of the last program
 LONGEST = 600.0  # seconds of a program that nobody kills
@@ -24,8 +25,8 @@ class Program:
     layers: tuple[str, ...] = ()
 
     def train(self, run: str, *, apart: bool = False) -> int:
-        """Begin a run, or resume it if its folder exists. Returns the id of the process and of its group."""
-        resume = ["--resume"] if (self.folder / run).exists() else []
+        """Begin a run, or resume it if it has begun. Returns the id of the process and of its group."""
+        resume = ["--resume"] if RunFolder(self.folder / run).holds_a_run else []  # else a kill left an empty one
         return self.start("train", *self.layers, f"run={run}", "--quiet", *resume, apart=apart)
 
     def start(self, *arguments: str, apart: bool = False) -> int:

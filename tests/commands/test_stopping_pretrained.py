@@ -100,7 +100,7 @@ def test_ten_moments(
         else:
             stopped += 1
             check_stopped(process.returncode, number, run)
-        again = started(folder, *(["--resume"] if run.exists() else []))
+        again = started(folder, *(["--resume"] if (run / "recipe.json").exists() else []))
         _, errors = again.communicate(timeout=600)
         assert again.returncode == 0, errors
         assert contents(run) == expected

@@ -27,10 +27,11 @@ CLI: Any = typer.main.get_command(app)
 ONE = ["training.iterations=1", "evaluation.tasks=2"]
 TINY = [*ONE, "rollout.tasks=2"]
 SHORT = ["warm_start.episodes=16", "warm_start.epochs=1"]
-LARGER = {  # what one iteration needs so that there is something to learn from
+LARGER = {  # what one iteration needs so that there is something to learn from, or so that it ends soon
     "archer": [*ONE, *SHORT],  # draws 32 transitions
     "empg": ONE,  # a group whose outcomes differ: a policy that can do something
     "dapo/dapo_filtered.yaml": TINY,  # two of them
+    "worlds/gymnasium-chat.yaml": [*TINY, *SHORT, "rollout.max_turns=3"],  # less: it would take hundreds of turns
 }
 ROWS = {"train.yaml": ("train.jsonl", [{"prompt": f"What is {n} + 5?", "answer": str(n + 5)} for n in range(40)])}
 PROGRAMS = {"worlds/miniwob.yaml": "chromedriver"}
@@ -122,5 +123,7 @@ def test_2_one_iteration(page: Page, words: list[str], tmp_path: Path, monkeypat
         chosen = [one for one in chosen if one not in SHORT]
     if load(files, overrides).settings.experience.name == "dataset":  # nothing is played in training
         chosen = [one for one in chosen if not one.startswith("rollout.")]
+    if any(file.endswith("-chat.yaml") for file in files):  # a pretrained model plays
+        chosen = [*chosen, "rollout.group=2"]
     recipe = load(files, [*overrides, *chosen, f"run={tmp_path / 'run'}"])
     assert train(recipe.settings, recipe=recipe.to_json(), quiet=True)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from palaestra.models.pretrained import located
+from palaestra.store.folder import RunFolder
 from tests.commands.test_stopping import environment, kept
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -100,7 +101,7 @@ def test_ten_moments(
         else:
             stopped += 1
             check_stopped(process.returncode, number, run)
-        again = started(folder, *(["--resume"] if (run / "recipe.json").exists() else []))
+        again = started(folder, *(["--resume"] if RunFolder(run).holds_a_run else []))
         _, errors = again.communicate(timeout=600)
         assert again.returncode == 0, errors
         assert contents(run) == expected

@@ -2,7 +2,8 @@
 
 (1) the words of `alfred.pddl` and `alfred.twl2` are those of the observations, the commands and the goal;
 (2) the expert reaches every kind of goal that ALFWorld has, and without the decisive act it is not reached;
-(3) the environment contract holds, games are held out, and a policy is trained in them.
+(3) the environment contract holds, games are held out, and a policy is trained in them;
+(4) a further episode of a game translates nothing again.
 
 The problems are in the form of `alfworld-generate`: a kitchen of AI2-THOR with its long ids, and the goals of ALFRED.
 The package is installed for its two files alone; the adapter never imports it.
@@ -197,6 +198,18 @@ def test_2_the_expert_reaches_each_kind_of_goal(games, name):
         if not command.startswith(decisive):
             result = say(environment, command)
     assert result.observations and "success" not in result.info  # everything but that act
+
+
+def test_4_a_game_is_translated_once(games):
+    import fast_downward
+
+    environment = TextWorld(games=str(games / "train" / next(iter(GOALS))), max_turns=30)
+    (task,) = environment.tasks("train", 1, 0)
+    environment.reset(task)
+    before = fast_downward.pddl2sas.cache_info()
+    environment.reset(task)
+    after = fast_downward.pddl2sas.cache_info()
+    assert after.misses == before.misses and after.hits > before.hits
 
 
 @pytest.mark.smoke

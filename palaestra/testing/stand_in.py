@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -37,9 +38,10 @@ from palaestra.serving.rules import Limits, Rules
 from palaestra.serving.streams import Asked, Streams, answer_bytes
 
 KINDS = ("vllm", "sglang")
-FAULTS = ("hang", "freeze", "drop", "garbage", "error", "busy", "die")
+FAULTS = ("hang", "freeze", "drop", "late", "garbage", "error", "busy", "die")
 BASE = "base"  # the base model's name in the engine
 MODEL = "stand-in"  # its name in messages
+LATE = 0.5  # seconds that a late answer takes, after its last token
 KEPT = 64  # conversations in the cache
 RESERVED = 6  # ids of the context that SGLang keeps for itself
 Answer = tuple[int, Any]
@@ -193,8 +195,9 @@ class StandIn:
         if place.path not in kinds:
             return 404, {"detail": "Not Found"}
         try:
-            faulty = await self._fault() if place.path in ("/v1/completions", "/generate") else None
-            return faulty or await kinds[place.path](said)
+            if place.path in ("/v1/completions", "/generate"):
+                return await self._with_fault(functools.partial(kinds[place.path], said))
+            return await kinds[place.path](said)
         except PalaestraError as error:
             return 400, {"error": {"message": f"{error.what}", "type": "BadRequestError", "code": 400}}
         except ConnectionError:
@@ -369,8 +372,8 @@ class StandIn:
             self.engine.fork(before, self._count)
         return replace(request, session=self._count, prompt=request.prompt[len(found) :]), found
 
-    async def _fault(self) -> Answer | None:
-        """What the next fault answers; None, if there is none. Raises: _Dropped."""
+    async def _with_fault(self, answer: Callable[[], Any]) -> Answer:
+        """What the next fault answers, or the answer, if there is none. Raises: _Dropped."""
         fault = self.faults.popleft() if self.faults else ""
         if fault == "die":
             self.on_death()
@@ -384,7 +387,9 @@ class StandIn:
             "error": (500, {"error": {"message": "Internal server error", "code": 500}}),
             "busy": (503, {"error": {"message": "The server is busy.", "code": 503}}),
         }
-        return answers.get(fault)
+        said = answers.get(fault) or await answer()
+        await asyncio.sleep(LATE if fault == "late" else 0)
+        return said
 
     def _ends(self) -> set[int]:
         ends = self.model.generation_config.eos_token_id

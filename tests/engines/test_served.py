@@ -43,6 +43,7 @@ from tests.messages import told
 pytestmark = needs("httpx", "peft")
 KINDS: dict[str, type[ServedEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 both = pytest.mark.parametrize("kind", KINDS)
+LOADS = ("/collective_rpc", "/update_weights_from_disk")  # what gives a server whole weights
 FAST: dict[str, Any] = {"patience": 20.0, "check_seconds": 0.2}
 
 
@@ -169,7 +170,7 @@ def test_3_every_number(kind: str, dies: bool, folder: Path, engine: Callable[..
                 server.faults.extend(["", "drop", "", "error"])
 
         found = conversation(one, there, strike=strike)
-        loads = [path for path, _ in server.requests if "load" in path or "update_weights" in path]
+        loads = [path for path, _ in server.requests if path in LOADS]
     assert loads and len(found) == len(expected)
     assert {version for _, version, *_ in found} == {0, 4, 5}
     for (*what, action), (*wanted, other) in zip(found, expected, strict=True):
@@ -204,6 +205,22 @@ def test_3_killed_under_a_request(kind: str, folder: Path, engine: Callable[...,
     asyncio.run(other.talk(1, seed=1))
     asyncio.run(other.talk(2, seed=2))
     assert talker.ids == other.ids
+
+
+@both
+def test_3_a_late_answer(kind: str, folder: Path, engine: Callable[..., ServedEngine]) -> None:
+    """An answer of lost weights that comes after they were sent again: they are not sent once more."""
+    model = loaded(folder)
+    with StandIn(kind, folder) as server:
+        one = engine(kind, {"p": model}, server)
+        talkers = [Talker(one, number) for number in range(4)]  # type: ignore[arg-type]
+        said(one, talkers, turns=1, seed=0)
+        server.kill()
+        server.start()
+        server.faults.append("late")
+        said(one, talkers, turns=2, seed=20)
+        loads = [path for path, _ in server.requests if path in LOADS]
+    assert len(loads) == 2, "before the first request, and after the server was started again"
 
 
 # ---- (4) and (5) ------------------------------------------------------------------------------------------

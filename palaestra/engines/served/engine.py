@@ -261,6 +261,7 @@ class ServedEngine(Engine, Protocol):
             state.server, epoch = server, server.epoch
             try:
                 await self._ready(server)
+                losses = server.losses
                 await self._refuse_unscaled(server, request, ids, served)
                 version = served.version
                 piece = await self._send(server, self._asked(server, request, served, ids, said))
@@ -268,9 +269,9 @@ class ServedEngine(Engine, Protocol):
             except Gone as error:
                 await self._lost(server, epoch, error, said)
             except Refused as error:
-                await self._judge(server, error, request, served, said)
+                await self._judge(server, losses, error, served, said)
             except _Foreign:
-                server.forget()
+                server.forget(losses)
                 self._count_fault(said, f"{server.url} has other weights again and again, as if two runs used it.")
             else:
                 said.deadline = None
@@ -414,10 +415,10 @@ class ServedEngine(Engine, Protocol):
                 f"Start the server, or raise `engine.{self.dialect.kind}.patience`.",
             )
 
-    async def _judge(self, server: Server, error: Refused, request: Request, served: Served, said: _Response) -> None:
+    async def _judge(self, server: Server, losses: int, error: Refused, served: Served, said: _Response) -> None:
         """A server has answered with an error. Raises: EpisodeFailure, if asking again cannot help."""
         if self.dialect.has_lost(error, served.adapter):
-            server.forget()
+            server.forget(losses)
         elif error.status < BROKEN:
             raise self._failure(f"{server.url} refuses the request: {error}.") from error
         elif not await self._is_up(server):

@@ -62,7 +62,7 @@ class Server:
         base: the name under which it serves its base model. length: most ids of a request, if it says so.
         connected: whether it has answered since it was last lost.
         joining: the hand-over that is under way, or the last one.
-        epoch: how often it has failed.
+        epoch: how often it has failed. losses: how often it has lost what it was sent.
         sleeping: whether it has freed its memory.
         chosen: when it was last chosen for a request, as a count.
         scaled: whether its log-probabilities are of the distribution that it samples from; None: not known.
@@ -78,7 +78,7 @@ class Server:
         self.connected = self.sleeping = False
         self.scaled: bool | None = None
         self.joining: Future[None] | None = None
-        self.failures, self.epoch = 0, 0  # failures in a row, and in all
+        self.failures, self.epoch, self.losses = 0, 0, 0  # `failures`: in a row
         self.chosen = 0
         self.lost = False  # whether the user was told that it does not answer
         self._again, self._checked, self._healthy = 0.0, 0.0, True
@@ -118,8 +118,16 @@ class Server:
             self.lost = False
             self.tell(f"{self.url} answers.")
 
-    def forget(self) -> None:
-        """Note that what it was sent is not there any more."""
+    def forget(self, losses: int | None = None) -> None:
+        """Note that what it was sent is not there any more.
+
+        Args:
+            losses: the attribute, when the message was sent. A loss that was noted meanwhile counts once: otherwise an
+                answer that comes late would let the weights be sent again, and interrupt all responses.
+        """
+        if losses not in (None, self.losses):
+            return
+        self.losses += 1
         self.label = ""
         self.adapters.clear()
 

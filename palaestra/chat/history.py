@@ -29,6 +29,7 @@ from palaestra.registry import PositiveInt, register
 from palaestra.tools.calls import Parsed
 
 Thoughts = Literal["template", "keep", "strip"]
+LOST = "lost"  # field of a result whose call was dropped
 Variables = dict[str, bool | int | float | str]
 
 
@@ -66,6 +67,7 @@ class Dialogue:
 
     Args:
         turns: most turns in a prompt; None: all. The results of a role's own tools belong to the turn of their call.
+            Those of an environment's tools begin a turn.
         drop: number of turns that are dropped at once. keep_first: never drop the first turn.
         thoughts: what becomes of the thoughts of earlier turns. variables: further variables of the template.
     """
@@ -96,8 +98,12 @@ class Dialogue:
         if first:
             self._instruction, self._tools = observation.instruction, tuple(observation.tools or ())
         new = self._renderer.turn(observation, first=first)
-        if self._held and new[0]["role"] == "tool":
-            new = [{**message, **self._reply.call(place)} for place, message in enumerate(new)]
+        answers = bool(self._held) and new[0]["role"] == "tool"
+        if answers:
+            new = [{**one, **self._reply.call(n)} if one["role"] == "tool" else one for n, one in enumerate(new)]
+        if (
+            answers and not observation.tools
+        ):  # an environment says again what may be called, a role's own tool does not
             self._held[-1] += new
         else:
             if self._reply.called and new[0]["role"] == "user":  # the environment has answered the calls
@@ -129,7 +135,8 @@ class Dialogue:
     # ---- the dialogue as the template writes it -----------------------------------------------------------
     def _written(self) -> str:
         keep = self._thoughts == "keep"
-        return self._renderer.written(self._messages(), tools=self._tools, keep=keep, variables=self._variables)
+        messages = _joined(self._messages())
+        return self._renderer.written(messages, tools=self._tools, keep=keep, variables=self._variables)
 
     def _messages(self) -> list[dict[str, Any]]:
         """All messages of the dialogue. A result whose call was dropped is a message of the user."""
@@ -138,7 +145,7 @@ class Dialogue:
             stripped = self._thoughts == "strip" and place < len(self._held) - 1
             for message in turn:
                 if message["role"] == "tool" and not self._answers(messages):
-                    message = {"role": "user", "content": message["content"]}
+                    message = {"role": "user", "content": message["content"], LOST: True}
                 messages.append(without_thoughts(message) if stripped else message)
         return self._renderer.led(self._instruction, messages, self._tools)
 
@@ -163,7 +170,7 @@ class Dialogue:
                     return rest[end[1] :]
         if self._thoughts != "keep":
             return None
-        after = self._messages()[-len(new) :]
+        after = _joined(self._messages()[-len(new) :])
         follows = self._renderer.following(reply.message, after, self._tools, variables=self._variables)
         end = self._renderer.end_in(follows)
         return follows if end is None else follows[end[1] if reply.end else end[0] :]
@@ -223,6 +230,22 @@ class Dialogue:
         around = reply_of(parsed.said if CHANNEL not in said else said, opened=opened)
         message = around | message_of(around["content"], calls, as_text=renderer.support.as_text)
         return message if renderer.accepts(message, self._tools) else None
+
+
+def _joined(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, with results that follow each other as one message of the user where their calls were dropped.
+
+    Many templates refuse two messages of the user in a row.
+    """
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        after_result = bool(joined) and LOST in joined[-1] and message["role"] == "user"
+        if after_result:
+            texts = [text for text in (joined[-1]["content"], message["content"]) if text]
+            joined[-1] = {**message, "content": "\n".join(texts)}
+        else:
+            joined.append(dict(message))
+    return [{name: value for name, value in message.items() if name != LOST} for message in joined]
 
 
 @dataclass(slots=True)

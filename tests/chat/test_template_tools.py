@@ -1,9 +1,9 @@
 """Tools through chat templates: (1) a template declares the tools of the role and of the environment; (2) one that
 cannot gets them in words; (3) every template's own form of a call is read back; (4) results are messages of the role
-`tool`, with the ids that templates ask for; (5) what is wrong with a call comes back as a result; (6) calls of the
-environment's tools are acts; (7) a tokenizer's own `response_template` reads its replies; (8) demonstrations write
-calls in the template's form; (9) contexts that show only the last turn keep the calls of that turn; (10) thoughts are
-kept or stripped by choice.
+`tool`, with the ids that templates ask for, also those of an environment, which begin a turn; (5) what is wrong with a
+call comes back as a result; (6) calls of the environment's tools are acts; (7) a tokenizer's own `response_template`
+reads its replies; (8) demonstrations write calls in the template's form; (9) contexts that show only the last turn keep
+the calls of that turn; (10) thoughts are kept or stripped by choice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.chat import ChatRenderer, Context, FullHistory, LatestOnly
+from palaestra.chat import ChatRenderer, Context, FullHistory, LatestOnly, Window
 from palaestra.chat.template_tools import RESULT, TOOL, message_of, numbered, result_of
 from palaestra.data import Action, Observation, RunSetup, Step, ToolCall
 from palaestra.errors import InvalidData
@@ -32,6 +32,7 @@ FIND = ToolCall(name="find", arguments={"id": 7, "words": "7"})
 MOVE = ToolCall(name="move", arguments={"place": 'a "b", <|im_end|>\nc'})
 WITH_TOOLS = [name for name in NAMES if ChatRenderer(tokenizer_of(name)).support.declares]
 ONE_CALL = {"gptoss", "gptoss_training", "llama3_1", "llama3_2"}  # templates that write one call only
+SEVERAL_CALLS = [name for name in WITH_TOOLS if name not in ONE_CALL]
 
 
 def seen(name: str, *replies: Any, context: Context | None = None, tools: Any = DECLARED) -> str:
@@ -215,6 +216,36 @@ def test_6_the_environment_answers_in_the_role_of_a_tool() -> None:
     shown = seen("qwen3", [MOVE], Observation(text="a hall"), "I stay.", Observation(text="a yard"))
     assert "<|im_start|>user\n<tool_response>\na hall\n</tool_response><|im_end|>" in shown
     assert "<|im_start|>user\na yard<|im_end|>" in shown
+
+
+def environment(*texts: str) -> Observation:
+    """The results of an environment, which says again which tools it has."""
+    return Observation(text="x", messages=[result_of(text, "find") for text in texts], tools=DECLARED)
+
+
+@pytest.mark.parametrize("name", SEVERAL_CALLS)
+def test_4_an_environment_answers_each_call(name: str) -> None:
+    ids = [ToolCall(name=call.name, arguments=call.arguments, id=f"call0000{n}") for n, call in enumerate([FIND, MOVE])]
+    renderer = ChatRenderer(tokenizer_of(name))
+    answered = [result_of(text, call.name, call.id) for text, call in zip(["seven", "a hall"], ids, strict=True)]
+    written = renderer._applied([{"role": "user", "content": "look"}, message_of("", ids), *answered], DECLARED)
+    shown = seen(name, [FIND, MOVE], environment("seven", "a hall"))
+    begins = written.rindex("\n", 0, written.index("seven")) + 1 if "\n" in written else 0
+    assert shown.endswith(written[begins:])
+
+
+@pytest.mark.parametrize("results_of_whom", [results, environment])
+def test_9_only_results_of_an_environment_begin_a_turn(results_of_whom: Callable[..., Observation]) -> None:
+    said = ([FIND], results_of_whom("seven"), [FIND], results_of_whom("eight"), "fine")
+    shown = seen("qwen3", *said, Observation(text="a hall"), context=Window(turns=2))
+    assert "eight" in shown and ("seven" in shown) is (results_of_whom is results)
+
+
+@pytest.mark.parametrize("name", SEVERAL_CALLS)
+def test_9_results_without_their_calls_are_one_message(name: str) -> None:
+    shown = seen(name, [FIND, MOVE], environment("seven", "a hall"), context=LatestOnly())
+    plain = seen(name, "fine", Observation(text="seven\na hall"), context=LatestOnly())
+    assert "seven\na hall" in shown and shown == plain
 
 
 def test_7_a_response_template_of_the_tokenizer_reads_its_replies() -> None:

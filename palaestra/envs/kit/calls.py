@@ -7,10 +7,11 @@ A role with `tools.native` shows the tools to its model by the chat template, an
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from palaestra.data import Action, ToolCall
+from palaestra.envs.kit.images import Message, without_places
 from palaestra.tools import Tool, Toolbox
 from palaestra.tools.format_json import HOW
 from palaestra.tools.schema import first_fault
@@ -58,6 +59,28 @@ def call_in(action: Action, box: Toolbox) -> ToolCall | str:
         return f"{found}; the tools are: {', '.join(box.tools)}"
     result = box.call(calls[0])
     return calls[0] if result.ok else result.text.removeprefix("error: ")
+
+
+def results_of(
+    action: Action, calls: Sequence[ToolCall], texts: Sequence[str], pictures: Sequence[Any]
+) -> list[Message]:
+    """The messages that answer calls: one of the role `tool` for each, where the act has `tool_calls`.
+
+    Chat templates write each result beside the name of its call. Calls that were read from a text are answered by one
+    message of the user.
+
+    Args:
+        texts: of the results, in the order of the calls. Calls after the last result were not carried out.
+        pictures: of all results. A message of the user has them, since a result has none.
+    """
+    shown: Message = {"pictures": tuple(pictures)} if pictures else {}
+    if not action.tool_calls:
+        return [{"role": "user", "content": "\n".join(texts)} | shown]
+    results: list[Message] = [
+        {"role": "tool", "name": call.name, "content": without_places(text)}
+        for call, text in zip(calls, texts, strict=False)
+    ]
+    return [*results, {"role": "user", "content": ""} | shown] if pictures else results
 
 
 def _read(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.data import Action, StepResult, Task
+from palaestra.data import Action, StepResult, Task, ToolCall
 from palaestra.data.abilities import has
 from palaestra.envs.adapters.openenv.world import AGENT, OpenEnv
 from palaestra.errors import (
@@ -412,6 +412,30 @@ def test_tools_are_listed_and_called(echo: Path, echo_server: Server) -> None:  
         assert results[7].terminated == {AGENT} and results[7].rewards == {AGENT: 0.5}
         assert results[7].info["score"] == 0.5 and results[7].info["calls"] == 6
         env.close()
+
+
+def test_each_native_call_has_its_result(echo: Path) -> None:  # rule 8
+    env = OpenEnv(env=f"{echo}:Echo", max_turns=9)
+    calls = (
+        ToolCall(name="echo_message", arguments={"message": "a"}),
+        ToolCall(name="draw"),
+        ToolCall(name="echo_message"),
+        ToolCall(name="finish", arguments={"word": "end"}),
+        ToolCall(name="echo_message", arguments={"message": "late"}),
+    )
+
+    async def after(number: int) -> StepResult:
+        await env.reset(env.tasks("train", 1, 0)[0])
+        return await env.step({AGENT: Action(text="", tool_calls=calls[:number])})
+
+    *results, pictures = asyncio.run(after(3)).observations[AGENT].messages
+    assert [(one["role"], one["name"]) for one in results] == [("tool", call.name) for call in calls[:3]]
+    assert results[0]["content"] == "a" and results[2]["content"].startswith("error: the argument `message`")
+    assert pictures["role"] == "user" and (pictures["pictures"][0][0, 0] == (255, 0, 0)).all()
+    assert asyncio.run(after(1)).observations[AGENT].text == "a"
+    last = asyncio.run(after(5))  # the fourth call ends the episode
+    assert last.terminated == {AGENT} and last.info["calls"] == 3  # one could not be read, and the last was not made
+    env.close()
 
 
 def test_an_answer_without_a_call_ends(echo: Path) -> None:  # rule 8

@@ -3,7 +3,7 @@
 answer without a call, `done`, the limit of turns; (6) splits, seeds, copies; (7) what does not fit is refused;
 (8) `get_reward` and several functions give the reward; (9) a column chooses one of several environments; (10) the roles
 of messages are kept; (11) lists of content parts reach the agent, with their images; (12) where the chat template
-declares the tools, the prompt explains them once.
+declares the tools, the prompt explains them once; (13) each native call is answered by a message of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from PIL import Image
 
 from palaestra.chat import ChatRenderer, FullHistory
 from palaestra.chat.places import PLACE
-from palaestra.data import Action, StepResult, Task
+from palaestra.data import Action, StepResult, Task, ToolCall
 from palaestra.data.abilities import has
 from palaestra.envs.adapters.trl_class.world import AGENT, TrlClass
 from palaestra.errors import ContractError, InvalidData, PalaestraError, RecipeError, UnknownName
@@ -441,6 +441,23 @@ def test_content_lists(owning: Path) -> None:  # rule 11
             wrong.reset(wrong.tasks("train", 1, 0)[0])
     with told(ContractError, "`reset` returned '7'"):
         play(TrlClass(env=f"{owning}:Wrong"))
+
+
+def test_each_native_call_has_its_result(owning: Path) -> None:  # rule 13
+    env = TrlClass(env=f"{owning}:Artist")
+    env.reset(env.tasks("train", 1, 0)[0])
+    calls = (ToolCall(name="add", arguments={"number": 1}), ToolCall(name="draw", arguments={"color": "red"}))
+    seen = asyncio.run(env.step({AGENT: Action(text="", tool_calls=calls)})).observations[AGENT]
+    *results, pictures = seen.messages
+    assert [(one["role"], one["name"], one["content"]) for one in results] == [
+        ("tool", "add", "1"),
+        ("tool", "draw", "Here:"),
+    ]
+    assert pictures["role"] == "user" and (pictures["pictures"][0][0, 0] == (255, 0, 0)).all()
+    seen = asyncio.run(env.step({AGENT: Action(text="", tool_calls=calls[:1] * 2)})).observations[AGENT]
+    assert [one["role"] for one in seen.messages] == ["tool", "tool"] and seen.text == "2\n3"
+    seen = asyncio.run(env.step({AGENT: Action(text=call("add", number=1) * 2)})).observations[AGENT]
+    assert seen.messages is None and seen.text == "4\n5"
 
 
 def test_without_tools_the_reply_is_judged(owning: Path) -> None:  # rule 8

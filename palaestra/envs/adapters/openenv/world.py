@@ -13,6 +13,7 @@ from palaestra.data import Action, Observation, StepResult, Task, ToolCall
 from palaestra.data.abilities import without
 from palaestra.envs.adapters.openenv.links import Link, Refused, Shown, call_of, connect
 from palaestra.envs.adapters.openenv.results import answer_of, rewarding, tools_of
+from palaestra.envs.kit.calls import results_of
 from palaestra.envs.kit.images import Message, observation_of
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
@@ -184,8 +185,7 @@ class OpenEnv:
             if shown.done:
                 done = True
                 break
-        message: Message = {"role": "user", "content": "\n".join(texts)}
-        return self._seen((message | ({"pictures": tuple(pictures)} if pictures else {}),)), total, done
+        return self._seen(tuple(results_of(action, parsed.calls, texts, pictures))), total, done
 
     # ---- actions and observations -------------------------------------------------------------------------
     def _fields(self, action: Action) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from palaestra.data.trajectory import digest_of
 from palaestra.envs.adapters.rows import division
 from palaestra.envs.adapters.trl_class.sources import COLUMN, Kind, Row, kinds_of, prompt_of, rewards_of, rows_of
 from palaestra.envs.adapters.versions import note_version
+from palaestra.envs.kit.calls import results_of
 from palaestra.envs.kit.contents import as_json
-from palaestra.envs.kit.images import as_image, observation_of, with_images, without_places
+from palaestra.envs.kit.images import Message, as_image, observation_of, with_images, without_places
 from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.randomness import Randomness
 from palaestra.envs.kit.results import single
@@ -187,8 +188,10 @@ class TrlClass:
         if over or cut:
             reward, told = await self._judged()
             info |= told
-        shown = "\n".join(results) if parsed.fault is None else f"error: {parsed.fault}"
-        seen = self._after(shown)
+        if parsed.fault is None:
+            seen = self._after(results_of(action, parsed.calls, results, self._images))
+        else:
+            seen = self._after([{"role": "user", "content": f"error: {parsed.fault}"}])
         return single(AGENT, seen, reward=reward, over=over, cut=cut, readable=readable, info=info)
 
     def close(self) -> None:
@@ -249,16 +252,14 @@ class TrlClass:
         parts = {f"reward/{name}": value for name, value in found.items()} if len(found) > 1 else {}
         return score, parts | {"score": score, "success": score >= self._success_at}
 
-    def _after(self, shown: str) -> Observation:
+    def _after(self, answers: list[Message]) -> Observation:
         """What the agent sees after an answer: the results, and the prompt before them if it is repeated."""
-        message: dict[str, Any] = {"role": "user", "content": shown}
-        if self._images:
-            message["pictures"] = tuple(self._images)
         if not self._remind:
-            return self._observe((message,))
+            return self._observe(answers)
         *head, last = self._prompt
+        shown = "\n".join([last["content"], *(answer["content"] for answer in answers if answer["content"])])
         pictures = (*last.get("pictures", ()), *self._images)
-        joined = last | {"content": f"{last['content']}\n{shown}"} | ({"pictures": pictures} if pictures else {})
+        joined = last | {"content": shown} | ({"pictures": pictures} if pictures else {})
         return self._observe((*head, joined))
 
     def _observe(self, messages: Sequence[dict[str, Any]]) -> Observation:

@@ -1,75 +1,151 @@
-"""Exported weights in plain transformers: do they answer as often as the run they come from?
+"""Exported weights in plain transformers: do they succeed as often as the run they come from?
 
     palaestra train models/smollm2-words.yaml
     python benchmarks/exported.py runs/smollm2-words
 
-The run's evaluation tasks are asked twice with equal sampling: by `palaestra eval RUN`, and by `generate` of
-transformers with the folder that `palaestra export` writes. For the second, nothing of Palaestra writes the prompt: the
-question is filled into the recipe's template here, and the folder's own chat template makes the text. It works for
-recipes of one question and one answer, whose dataset has a column `answer`.
+The run's evaluation tasks are played twice with equal sampling: by `palaestra eval RUN`, and with a server in place of
+the policy. It loads the folder that `palaestra export` writes, makes the text by the folder's own chat template, and
+answers by `generate`: no token passes through Palaestra. It works for recipes of one policy with a chat template. The
+tools of a role are declared in the system message, as the engine does it for a template without tools.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import queue
 import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from machine import describe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from palaestra.bound import BoundPart, bind
 from palaestra.commands import evaluate, export
 from palaestra.commands.runs import resolve, run_folder
 from palaestra.evaluation.statistics import wilson_interval
+from palaestra.recipe.players import player_of, with_players
 from palaestra.training.settings import RunSettings
 
-TOGETHER = 64  # prompts in one batch
+TOGETHER = 64  # chats in one batch
+WAIT = 0.05  # seconds in which further chats may join a batch
+NAME = "exported"
 
 
-def of_the_run(run: str, *, tasks: int, temperature: float) -> tuple[evaluate.PlayedPanel, RunSettings]:
-    """What `palaestra eval` finds, and the settings of the run."""
-    settings = resolve([run, f"evaluation.tasks={tasks}", f"evaluation.temperature={temperature}"]).settings
-    return evaluate.play_wanted(settings, evaluate.Wanted(), run_folder([run])), settings
+class Asked(NamedTuple):
+    """A chat that waits for its answer."""
+
+    messages: list[dict[str, str]]
+    tokens: int
+    temperature: float
+    answer: Future[str]
 
 
-def questions(played: evaluate.PlayedPanel, settings: RunSettings) -> tuple[list[list[dict[str, str]]], list[str]]:
-    """The chats of the tasks that were played, and the right answers."""
-    options = settings.environment.options
-    rows = [json.loads(line) for line in Path(options["path"]).read_text(encoding="utf-8").splitlines()]
-    asked = [rows[episode.task.params["row"]] for episode in played.episodes]
-    before = [
-        {"role": role, "content": text}
-        for shot in options.get("fewshot", ())
-        for role, text in (("user", options["template"].format(**shot)), ("assistant", shot["answer"]))
-    ]
-    chats = [[*before, {"role": "user", "content": options["template"].format(**row)}] for row in asked]
-    return chats, [row["answer"] for row in asked]
+class Generator(threading.Thread):
+    """Answers chats by `generate` of transformers, those that come together in one batch."""
 
+    def __init__(self, folder: str) -> None:
+        super().__init__(daemon=True)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.asked: queue.Queue[Asked] = queue.Queue()
 
-def plain(folder: str, chats: list[list[dict[str, str]]], *, temperature: float, tokens: int) -> list[str]:
-    """What transformers generates with this folder."""
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    drawn: dict[str, Any] = {"do_sample": False}
-    if temperature:
-        drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    torch.manual_seed(0)
-    said = []
-    for begin in range(0, len(chats), TOGETHER):
-        read = tokenizer.apply_chat_template(
-            chats[begin : begin + TOGETHER],
+    def run(self) -> None:
+        torch.manual_seed(0)
+        while True:
+            together = [self.asked.get()]
+            time.sleep(WAIT)
+            with contextlib.suppress(queue.Empty):
+                while len(together) < TOGETHER:
+                    together.append(self.asked.get_nowait())
+            try:
+                said = self._answers(together)
+            except Exception as error:
+                for one in together:
+                    one.answer.set_exception(error)
+            else:
+                for one, text in zip(together, said, strict=True):
+                    one.answer.set_result(text)
+
+    def _answers(self, together: list[Asked]) -> list[str]:
+        (tokens,), (temperature,) = {one.tokens for one in together}, {one.temperature for one in together}
+        read = self._tokenizer.apply_chat_template(
+            [one.messages for one in together],
             add_generation_prompt=True,
             padding=True,
             return_dict=True,
             return_tensors="pt",
         )
+        drawn: dict[str, Any] = {"do_sample": False}
+        if temperature:
+            drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         with torch.no_grad():
-            written = model.generate(**read, **drawn, max_new_tokens=tokens)
-        said += tokenizer.batch_decode(written[:, read["input_ids"].shape[1] :], skip_special_tokens=True)
-    return said
+            written = self._model.generate(**read, **drawn, max_new_tokens=tokens)
+        said: list[str] = self._tokenizer.batch_decode(
+            written[:, read["input_ids"].shape[1] :], skip_special_tokens=True
+        )
+        return said
+
+
+@contextlib.contextmanager
+def served(folder: str) -> Iterator[str]:
+    """The address of a server with the folder's model, which has no more than the two paths that are asked for."""
+    generator = Generator(folder)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send({"object": "list", "data": [{"id": NAME, "object": "model", "created": 0, "owned_by": "me"}]})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            tokens = body.get("max_completion_tokens") or body["max_tokens"]
+            asked = Asked(body["messages"], tokens, body["temperature"], Future())
+            generator.asked.put(asked)
+            message = {"role": "assistant", "content": asked.answer.result()}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            self._send(
+                {"id": "1", "object": "chat.completion", "created": 0, "model": NAME, "choices": [choice]},
+            )
+
+        def _send(self, said: Mapping[str, Any]) -> None:
+            data = json.dumps(said).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *given: Any) -> None:
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    generator.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+
+
+def asking(settings: RunSettings, url: str) -> RunSettings:
+    """The settings with the server in place of the policy."""
+    settings = with_players(settings, [player_of(url)], model=NAME)
+    policies = {}
+    for name, policy in settings.policies.items():
+        options = {**policy.policy.options, "tools": "words", "in_flight": TOGETHER, "timeout_s": 3600.0}
+        endpoint = bind("policy", BoundPart(name="endpoint", options=options))
+        policies[name] = policy.model_copy(update={"policy": endpoint})
+    return settings.model_copy(update={"policies": policies})
 
 
 def main() -> None:
@@ -79,20 +155,21 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--out", type=Path, help="a file for the result, as JSON")
     chosen = parser.parse_args()
-    played, settings = of_the_run(chosen.run, tasks=chosen.tasks, temperature=chosen.temperature)
-    chats, answers = questions(played, settings)
+    wanted = (f"evaluation.tasks={chosen.tasks}", f"evaluation.temperature={chosen.temperature}")
+    settings = resolve([chosen.run, *wanted]).settings
+    played = {"palaestra eval": evaluate.play_wanted(settings, evaluate.Wanted(), run_folder([chosen.run]))}
     with tempfile.TemporaryDirectory() as folder:
         export.export(folder=chosen.run, out=folder)
-        said = plain(folder, chats, temperature=chosen.temperature, tokens=settings.rollout.response_tokens)
-    right = {
-        "palaestra eval": played.evaluation.successes,
-        "transformers": sum(one.strip() == answer for one, answer in zip(said, answers, strict=True)),
-    }
+        with served(folder) as url:
+            played["transformers"] = evaluate.play_wanted(asking(settings, url), evaluate.Wanted())
+    right = {name: one.evaluation.successes for name, one in played.items()}
+    failed = {name: one.evaluation.failed for name, one in played.items()}
     for name, count in right.items():
-        print(f"{name}: {count} of {len(answers)}, {wilson_interval(count, len(answers))}")
-    result = {"run": chosen.run, "temperature": chosen.temperature, "tasks": len(answers), "right": right}
+        print(f"{name}: {count} of {chosen.tasks}, {wilson_interval(count, chosen.tasks)}")
+    result = {"run": chosen.run, "temperature": chosen.temperature, "tasks": chosen.tasks, "right": right}
     if chosen.out is not None:
-        chosen.out.write_text(json.dumps(result | {"machine": describe()}, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(result | {"failed": failed, "machine": describe()}, indent=1)
+        chosen.out.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -321,8 +321,8 @@ def test_1_exported(smoke: Folder, smollm2: str) -> None:
     recipe = load(["models/smollm2-words.yaml"], changes)
     train(recipe.settings, recipe=recipe.to_json(), quiet=True)
     smoke.run(smoke.module("exported"), f"{run} --tasks 16 --temperature 0 --out {smoke.out / 'out.json'}")
-    right = smoke.read("out.json")["right"]
-    assert right["palaestra eval"] == right["transformers"] > 0
+    right, failed = (smoke.read("out.json")[key] for key in ("right", "failed"))
+    assert right["palaestra eval"] == right["transformers"] > 0 and not any(failed.values())
 
 
 def test_1_logit_memory(smoke: Folder) -> None:

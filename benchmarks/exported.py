@@ -89,10 +89,8 @@ class Generator(threading.Thread):
             drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         with torch.no_grad():
             written = self._model.generate(**read, **drawn, max_new_tokens=tokens)
-        said: list[str] = self._tokenizer.batch_decode(
-            written[:, read["input_ids"].shape[1] :], skip_special_tokens=True
-        )
-        return said
+        said = self._tokenizer.batch_decode(written[:, read["input_ids"].shape[1] :], skip_special_tokens=True)
+        return [text.strip() for text in said]  # as policies read their replies
 
 
 @contextlib.contextmanager

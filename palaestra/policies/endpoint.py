@@ -176,7 +176,7 @@ class EndpointSession(Session):
         self._read(observation)
         reply = await self.policy.reply(self.messages, self.tools, self.sampling, seed)
         self._note(reply)
-        text = "\n".join([reply.text, *map(_in_words, reply.calls)]).strip() if reply.calls else reply.text
+        text = "\n".join([reply.text, *map(_in_words, reply.calls)]).strip()  # as language policies read their replies
         return Response(action=Action(text=text, finish=FinishReason.LENGTH if reply.cut else FinishReason.STOP))
 
     def record(self, observation: Observation, action: Action) -> Response:

@@ -101,9 +101,8 @@ class Dialogue:
         answers = bool(self._held) and new[0]["role"] == "tool"
         if answers:
             new = [{**one, **self._reply.call(n)} if one["role"] == "tool" else one for n, one in enumerate(new)]
-        if (
-            answers and not observation.tools
-        ):  # an environment says again what may be called, a role's own tool does not
+        # An environment says at every observation which tools it has. The result of a role's own tool does not.
+        if answers and not observation.tools:
             self._held[-1] += new
         else:
             if self._reply.called and new[0]["role"] == "user":  # the environment has answered the calls

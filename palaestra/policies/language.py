@@ -262,7 +262,7 @@ def _held(name: str, setup: RunSetup, model: str | None, quantize: str | None, l
 
 def _new(setup: RunSetup, vocabulary: int, sizes: Mapping[str, int]) -> tuple[Any, Any]:
     """A small model that is not trained, and its tokenizer."""
-    texts = setup.texts() if vocabulary > SMALLEST_VOCABULARY else ()  # else its tokens are the bytes
+    texts = setup.texts() if vocabulary > SMALLEST_VOCABULARY else ()  # the smallest one has the bytes alone
     tokenizer = train_tokenizer((f" {text.strip()}" for text in texts), vocabulary=vocabulary)  # as the renderer does
     return make_causal_lm(vocabulary=len(tokenizer), seed=setup.seed, **sizes), tokenizer
 

@@ -62,19 +62,18 @@ def call_in(action: Action, box: Toolbox) -> ToolCall | str:
 
 
 def results_of(
-    action: Action, calls: Sequence[ToolCall], texts: Sequence[str], pictures: Sequence[Any]
+    calls: Sequence[ToolCall], texts: Sequence[str], pictures: Sequence[Any], *, apart: bool
 ) -> list[Message]:
-    """The messages that answer calls: one of the role `tool` for each, where the act has `tool_calls`.
-
-    Chat templates write each result beside the name of its call. Calls that were read from a text are answered by one
-    message of the user.
+    """The messages that answer calls.
 
     Args:
         texts: of the results, in the order of the calls. Calls after the last result were not carried out.
-        pictures: of all results. A message of the user has them, since a result has none.
+        pictures: the images of all results.
+        apart: give each result a message of the role `tool`, as chat templates expect for native calls. Then a message
+            of the user follows with the images. False: one message of the user has all texts and images.
     """
     shown: Message = {"pictures": tuple(pictures)} if pictures else {}
-    if not action.tool_calls:
+    if not apart:
         return [{"role": "user", "content": "\n".join(texts)} | shown]
     results: list[Message] = [
         {"role": "tool", "name": call.name, "content": without_places(text)}

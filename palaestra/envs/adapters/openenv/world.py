@@ -185,7 +185,8 @@ class OpenEnv:
             if shown.done:
                 done = True
                 break
-        return self._seen(tuple(results_of(action, parsed.calls, texts, pictures))), total, done
+        messages = results_of(parsed.calls, texts, pictures, apart=bool(action.tool_calls))
+        return self._seen(tuple(messages)), total, done
 
     # ---- actions and observations -------------------------------------------------------------------------
     def _fields(self, action: Action) -> dict[str, Any]:

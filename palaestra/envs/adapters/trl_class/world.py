@@ -189,7 +189,8 @@ class TrlClass:
             reward, told = await self._judged()
             info |= told
         if parsed.fault is None:
-            seen = self._after(results_of(action, parsed.calls, results, self._images))
+            apart = bool(action.tool_calls) and not self._remind
+            seen = self._after(results_of(parsed.calls, results, self._images, apart=apart))
         else:
             seen = self._after([{"role": "user", "content": f"error: {parsed.fault}"}])
         return single(AGENT, seen, reward=reward, over=over, cut=cut, readable=readable, info=info)
@@ -257,9 +258,11 @@ class TrlClass:
         if not self._remind:
             return self._observe(answers)
         *head, last = self._prompt
-        shown = "\n".join([last["content"], *(answer["content"] for answer in answers if answer["content"])])
+        (answer,) = answers
         pictures = (*last.get("pictures", ()), *self._images)
-        joined = last | {"content": shown} | ({"pictures": pictures} if pictures else {})
+        joined = (
+            last | {"content": f"{last['content']}\n{answer['content']}"} | ({"pictures": pictures} if pictures else {})
+        )
         return self._observe((*head, joined))
 
     def _observe(self, messages: Sequence[dict[str, Any]]) -> Observation:

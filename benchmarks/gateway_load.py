@@ -6,8 +6,9 @@
 Each server runs alone, one after the other, with the same model in the same type. `streams` clients ask at once: each
 sends a chat, reads its stream to the end, and sends the next one, until `seconds` are over. All prompts differ. A reply
 has at most `tokens` tokens, and its tokens are counted by the model's own tokenizer. Memory is that of the server's
-process. `grown` is its median in the last tenth of the time, less that in the second tenth: it should be near 0. The
-clients run on the same machine and take some of its time, the same for all servers.
+process: `warming` is by how much its median grows from the second tenth of the time to the sixth, and `grown` from the
+sixth to the last: near 0 without a leak. The clients run on the same machine and take some of its time, the same for
+all servers.
 
 `transformers` is `transformers serve` as it starts by default, and `transformers-batching` that with continuous
 batching. `plain` answers one request after the other with `generate`, as a small FastAPI program does.
@@ -196,16 +197,18 @@ class Memory(threading.Thread):
                 return
 
     def stop(self) -> dict[str, float]:
-        """Megabytes: at the end of the first tenth, at most, and how much it has grown since."""
+        """Megabytes: early, at most, the growth in the first half, and that in the second."""
         self._over.set()
         self.join()
         values = np.array(self.bytes or [0]) / 1e6
         tenth = max(1, len(values) // 10)
-        early, late = values[tenth : 2 * tenth] if len(values) > tenth else values, values[-tenth:]
+        starts = [int(share * len(values)) for share in (0.1, 0.5, 0.9)]
+        early, middle, late = (float(np.median(values[start : start + tenth])) for start in starts)
         return {
-            "early": round(float(np.median(early)), 1),
+            "early": round(early, 1),
             "most": round(float(values.max()), 1),
-            "grown": round(float(np.median(late) - np.median(early)), 1),
+            "warming": round(middle - early, 1),
+            "grown": round(late - middle, 1),
         }
 
 

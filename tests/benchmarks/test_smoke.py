@@ -315,10 +315,11 @@ def test_1_gpu(smoke: Folder, smollm2: str) -> None:
     assert trained["seconds_per_iteration"] > 0 and trained["updates"] == 1 and trained["grad_norm"] > 0
 
 
-def test_1_exported(smoke: Folder, smollm2: str) -> None:
+@pytest.mark.parametrize(("name", "more"), [("words", []), ("tools", ["warm_start={episodes: 48, epochs: 1}"])])
+def test_1_exported(smoke: Folder, smollm2: str, name: str, more: list[str]) -> None:
     run = smoke.out / "run"
-    changes = [*TINY, "rollout.group=2", "dtype=float32", "training.threads=1", f"run={run}"]
-    recipe = load(["models/smollm2-words.yaml"], changes)
+    changes = [*TINY, *more, "rollout.group=2", "dtype=float32", "training.threads=1", f"run={run}"]
+    recipe = load([f"models/smollm2-{name}.yaml"], changes)
     train(recipe.settings, recipe=recipe.to_json(), quiet=True)
     smoke.run(smoke.module("exported"), f"{run} --tasks 16 --temperature 0 --out {smoke.out / 'out.json'}")
     right, failed = (smoke.read("out.json")[key] for key in ("right", "failed"))

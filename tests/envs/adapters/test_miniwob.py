@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -169,6 +170,33 @@ def test_browsers_that_die_again_and_again(monkeypatch):  # rule 4
     with told(EpisodeFailure, "gone") as caught:
         act(env, "click 1")
     assert caught.value.boundary == "environment"
+
+
+DRIVER = """#!/bin/sh
+[ -s {starts} ] && [ $(wc -c < {starts}) -ge {failures} ] && exec {driver} "$@"
+printf x >> {starts}; exit 1
+"""
+
+
+@pytest.mark.parametrize("failures", [1, 100])
+def test_a_driver_that_does_not_start(failures, tmp_path, monkeypatch):  # rule 4
+    env = world("login-user")
+    undisturbed = solve(env, begin(env, 5))
+    BROWSERS.close()
+    starts, driver = tmp_path / "starts", tmp_path / "chromedriver"
+    real = browser_module.binary(browser_module.CHROMEDRIVER, "chromium-driver")
+    driver.write_text(DRIVER.format(starts=starts, failures=failures, driver=real))
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    before = time.monotonic()
+    if failures == 1:
+        assert solve(env, begin(env, 5))[-1][1:3] == undisturbed[-1][1:3]
+        assert len(starts.read_text()) == 1
+    else:
+        with told(EpisodeFailure, "ChromeDriver did not start"):
+            begin(env, 5)
+        assert len(starts.read_text()) == visit_module.LIVES
+    assert time.monotonic() - before < browser_module.START_SECONDS, "that the driver has ended is seen at once"
 
 
 def test_a_page_that_does_not_repeat_itself(monkeypatch):  # rule 4

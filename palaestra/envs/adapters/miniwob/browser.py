@@ -18,8 +18,9 @@ CHROMEDRIVER = ("chromedriver",)
 READY = "was started successfully on port "
 
 # A shell runs beside the browser and waits for the end of its input. The input ends when this process closes the pipe
-# or dies, for whatever reason. The shell then ends the whole process group and removes the browser's folder.
-GUARD = """profile=$1; shift; "$@" </dev/null & read -r end; trap "" TERM; kill -TERM 0; sleep 0.2
+# or dies, for whatever reason. The shell then ends the whole process group and removes the browser's folder. It closes
+# its own output first, so the output ends with the driver.
+GUARD = """profile=$1; shift; "$@" </dev/null & exec >&-; read -r end; trap "" TERM; kill -TERM 0; sleep 0.2
 rm -rf "$profile"; kill -KILL 0"""
 
 FLAGS = (

@@ -120,15 +120,18 @@ class Visit:
         Raises: EpisodeFailure, after `LIVES` lost browsers.
         """
         for _ in range(LIVES):
-            with self.pool.held(self, self.most, self.address) as (browser, kept):
-                try:
-                    if not kept and self.last is not None:
-                        self._again(browser)
-                    return act(browser)
-                except BrowserLost as error:
-                    lost = error
-                    self.restarts += 1
-                    self.pool.discard(browser)
+            try:
+                with self.pool.held(self, self.most, self.address) as (browser, kept):
+                    try:
+                        if not kept and self.last is not None:
+                            self._again(browser)
+                        return act(browser)
+                    except BrowserLost:
+                        self.pool.discard(browser)
+                        raise
+            except BrowserLost as error:  # a browser that does not start is lost as well
+                lost = error
+                self.restarts += 1
         raise EpisodeFailure(
             boundary="environment",
             where=f"environment miniwob, page {self.page}",

@@ -6,9 +6,9 @@
 Each server runs alone, one after the other, with the same model in the same type. `streams` clients ask at once: each
 sends a chat, reads its stream to the end, and sends the next one, until `seconds` are over. All prompts differ. A reply
 has at most `tokens` tokens, and its tokens are counted by the model's own tokenizer. Memory is that of the server's
-process: `warming` is by how much its median grows from the second tenth of the time to the sixth, and `grown` from the
-sixth to the last: near 0 without a leak. The clients run on the same machine and take some of its time, the same for
-all servers.
+process. `grown` is its median in the last tenth of the time, less that in the second tenth, and `grown_late` less that
+in the sixth: a server without a leak may grow at first, and is flat later. The clients run on the same machine and take
+some of its time, the same for all servers.
 
 `transformers` is `transformers serve` as it starts by default, and `transformers-batching` that with continuous
 batching. `plain` answers one request after the other with `generate`, as a small FastAPI program does.
@@ -197,7 +197,7 @@ class Memory(threading.Thread):
                 return
 
     def stop(self) -> dict[str, float]:
-        """Megabytes: early, at most, the growth in the first half, and that in the second."""
+        """Megabytes: early, at most, how much it has grown since early, and how much in the second half."""
         self._over.set()
         self.join()
         values = np.array(self.bytes or [0]) / 1e6
@@ -207,8 +207,8 @@ class Memory(threading.Thread):
         return {
             "early": round(early, 1),
             "most": round(float(values.max()), 1),
-            "warming": round(middle - early, 1),
-            "grown": round(late - middle, 1),
+            "grown": round(late - early, 1),
+            "grown_late": round(late - middle, 1),
         }
 
 

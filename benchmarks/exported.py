@@ -52,10 +52,10 @@ class Asked(NamedTuple):
 class Generator(threading.Thread):
     """Answers chats by `generate` of transformers, those that come together in one batch."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, dtype: str) -> None:
         super().__init__(daemon=True)
         self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
         self.asked: queue.Queue[Asked] = queue.Queue()
 
     def run(self) -> None:
@@ -94,9 +94,9 @@ class Generator(threading.Thread):
 
 
 @contextlib.contextmanager
-def served(folder: str) -> Iterator[str]:
+def served(folder: str, dtype: str) -> Iterator[str]:
     """The address of a server with the folder's model, which has no more than the two paths that are asked for."""
-    generator = Generator(folder)
+    generator = Generator(folder, dtype)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("--tasks", type=int, default=256)
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of plain transformers")
     parser.add_argument("--out", type=Path, help="a file for the result, as JSON")
     chosen = parser.parse_args()
     wanted = (f"evaluation.tasks={chosen.tasks}", f"evaluation.temperature={chosen.temperature}")
@@ -158,13 +159,13 @@ def main() -> None:
     played = {"palaestra eval": evaluate.play_wanted(settings, evaluate.Wanted(), run_folder([chosen.run]))}
     with tempfile.TemporaryDirectory() as folder:
         export.export(folder=chosen.run, out=folder)
-        with served(folder) as url:
+        with served(folder, chosen.dtype) as url:
             played["transformers"] = evaluate.play_wanted(asking(settings, url), evaluate.Wanted())
     right = {name: one.evaluation.successes for name, one in played.items()}
     failed = {name: one.evaluation.failed for name, one in played.items()}
     for name, count in right.items():
         print(f"{name}: {count} of {chosen.tasks}, {wilson_interval(count, chosen.tasks)}")
-    result = {"run": chosen.run, "temperature": chosen.temperature, "tasks": chosen.tasks, "right": right}
+    result = {key: getattr(chosen, key) for key in ("run", "temperature", "tasks", "dtype")} | {"right": right}
     if chosen.out is not None:
         text = json.dumps(result | {"failed": failed, "machine": describe()}, indent=1)
         chosen.out.write_text(text + "\n", encoding="utf-8")

@@ -7,8 +7,8 @@ Each server runs alone, one after the other, with the same model in the same typ
 sends a chat, reads its stream to the end, and sends the next one, until `seconds` are over. All prompts differ. A reply
 has at most `tokens` tokens, and its tokens are counted by the model's own tokenizer. Memory is that of the server's
 process. `grown` is its median in the last tenth of the time, less that in the second tenth, and `grown_late` less that
-in the sixth: a server without a leak may grow at first, and is flat later. The clients run on the same machine and take
-some of its time, the same for all servers.
+in the sixth: a server without a leak may grow at first, and is flat later. `by_minute` is the median of each minute.
+The clients run on the same machine and take some of its time, the same for all servers.
 
 `transformers` is `transformers serve` as it starts by default, and `transformers-batching` that with continuous
 batching. `plain` answers one request after the other with `generate`, as a small FastAPI program does.
@@ -196,19 +196,21 @@ class Memory(threading.Thread):
             except psutil.Error:
                 return
 
-    def stop(self) -> dict[str, float]:
-        """Megabytes: early, at most, how much it has grown since early, and how much in the second half."""
+    def stop(self) -> dict[str, Any]:
+        """Megabytes: early, at most, growth since early and in the second half, and the median of each minute."""
         self._over.set()
         self.join()
         values = np.array(self.bytes or [0]) / 1e6
         tenth = max(1, len(values) // 10)
         starts = [int(share * len(values)) for share in (0.1, 0.5, 0.9)]
         early, middle, late = (float(np.median(values[start : start + tenth])) for start in starts)
+        minute = round(60 / TICK_S)
         return {
             "early": round(early, 1),
             "most": round(float(values.max()), 1),
             "grown": round(late - early, 1),
             "grown_late": round(late - middle, 1),
+            "by_minute": [round(float(np.median(values[at : at + minute])), 1) for at in range(0, len(values), minute)],
         }
 
 

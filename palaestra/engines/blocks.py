@@ -27,6 +27,8 @@ FIRST_BYTES = 64 * 2**20
 KEPT_BYTES = 64 * 2**20
 # Logits after so many prompts are kept for sessions that come later. They are as large as the vocabulary.
 KEPT_PROMPTS = 64
+# Rows of logits in one piece of memory: those that are kept, and some that a step adds before it drops old ones.
+KEPT_ROWS = 2 * KEPT_PROMPTS
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -78,6 +80,36 @@ def _zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> T
     return plain[start : start + length].view(dtype).view(size)
 
 
+class _Rows:
+    """Copies of rows of logits in one piece of memory.
+
+    Copies of their own would lie between the large tensors of forward passes. What these leave free would then be cut
+    into pieces in which the next tensors do not fit, and a process that serves for hours would take ever more memory.
+    """
+
+    def __init__(self) -> None:
+        self._table: Tensor | None = None
+        self._free: list[Tensor] = []
+        self._given: list[Tensor] = []
+
+    def copy(self, row: Tensor) -> Tensor:
+        """A copy of a row. If the memory is full, it is a tensor of its own."""
+        if self._table is None:
+            self._table = row.new_empty(KEPT_ROWS, *row.shape)
+            self._free = list(self._table.unbind())
+        return self._free.pop().copy_(row) if self._free else row.clone()
+
+    def give(self, row: Tensor) -> None:
+        """This copy is not kept any more. It may be read until `reuse`."""
+        if self._table is not None and row.untyped_storage().data_ptr() == self._table.data_ptr():
+            self._given.append(row)
+
+    def reuse(self) -> None:
+        """Nobody reads the copies that were given back."""
+        self._free += self._given
+        self._given = []
+
+
 @dataclass(slots=True)
 class _Contents:
     """What a block is known to hold: the chain of ids up to its end, and the prompts that it is part of."""
@@ -118,6 +150,7 @@ class BlockStore:
         self._contents: dict[int, _Contents] = {}
         self._chains: dict[bytes, int] = {}
         self._prompts: dict[bytes, Prompt] = {}
+        self._rows = _Rows()
 
     @property
     def capacity(self) -> int:
@@ -202,6 +235,7 @@ class BlockStore:
         self._contents.clear()
         self._chains.clear()
         self._prompts.clear()
+        self._rows = _Rows()
         if self.size > min(KEPT_BYTES, self.limit):
             self.arenas, self._holders = [], []
             self._new.clear()
@@ -230,9 +264,9 @@ class BlockStore:
         return found
 
     def remember(self, key: bytes, prompt: Prompt) -> None:
-        """Keep a computed prompt; `key` is of all its ids."""
+        """Keep a computed prompt, with a copy of its logits; `key` is of all its ids."""
         if key not in self._prompts:
-            self._prompts[key] = prompt
+            self._prompts[key] = prompt._replace(logits=self._rows.copy(prompt.logits))
             for block in prompt.blocks:
                 self._contents.setdefault(block, _Contents()).prompts.append(key)
 
@@ -241,9 +275,10 @@ class BlockStore:
         return self._prompts.get(key)
 
     def forget_old_prompts(self) -> None:
-        """Keep the logits of the last prompts only."""
+        """Keep the logits of the last prompts only. Those of others are valid until a prompt is remembered again."""
         while len(self._prompts) > KEPT_PROMPTS:
             self._drop(next(iter(self._prompts)))
+        self._rows.reuse()
 
     def forget(self, block: int, *, beyond: int = 0) -> None:
         """This block is about to change, from the session's id number `beyond` on."""
@@ -260,7 +295,9 @@ class BlockStore:
             self._contents.pop(block, None)
 
     def _drop(self, key: bytes) -> None:
-        for block in self._prompts.pop(key).blocks:
+        prompt = self._prompts.pop(key)
+        self._rows.give(prompt.logits)
+        for block in prompt.blocks:
             self._contents[block].prompts.remove(key)
 
 

@@ -340,8 +340,7 @@ class PolicyServer:
         if self.share and session.cached == BLOCK * session.whole and full > session.whole:
             session.whole = self._note_blocks(session, full)
         if share:
-            # A view, instead of a clone, would keep the logits of the whole batch in memory.
-            prompt = Prompt(tuple(session.blocks), session.whole, len(session.ids), logits.clone())
+            prompt = Prompt(tuple(session.blocks), session.whole, len(session.ids), logits)
             self.store.remember(key_of(session.contents), prompt)
         session.cached, session.forked = len(session.ids), False
         session.seen = max(session.seen, session.cached)

@@ -10,7 +10,9 @@
    computed twice; sessions that are idle for long, or that nobody closes, keep nobody waiting;
 5. `publish` and `sleep` free the memory, and sessions go on;
 6. amounts of memory are bytes, a text or a share;
-7. a prompt longer than `chunk_tokens` is read in several passes of at most so many ids, with the same bits.
+7. a prompt longer than `chunk_tokens` is read in several passes of at most so many ids, with the same bits;
+8. the logits of the last prompts lie in one piece of memory, which is used again and again, so that the heap stays
+   whole; they are those of their prompt as long as it is kept, and until the end of the step that drops it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ import torch
 
 from palaestra.data.protocols import Response
 from palaestra.engines import InProcessEngine, blocks, server
+from palaestra.engines.blocks import BlockStore, Prompt
 from palaestra.engines.memory import free_bytes, limit_of
+from palaestra.engines.session import Statistics
 from palaestra.errors import ContractError, EpisodeFailure
 from tests.engines.conversations import Talker, assert_true_to, block_bytes, ids, small_model, some_ids
 from tests.messages import told
@@ -325,3 +329,54 @@ def test_7_long_prompts_are_read_in_several_passes(
     for one, other in zip(usual, split, strict=True):
         assert one.action.tokens.tolist() == other.action.tokens.tolist()
         assert one.action.logprobs.tolist() == other.action.logprobs.tolist()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("together", [1, 20, 60])
+def test_8_logits_lie_in_one_piece_of_memory(together: int) -> None:
+    model = small_model(context=256)
+    engine = InProcessEngine(models={"p": model})
+    store = engine._servers["p"].store
+    pieces = set()
+
+    async def ask(number: int) -> None:
+        talker = Talker(engine, ("asked", number))
+        await talker.say(ids(*divmod(number, 40), 7), seed=number, max_tokens=2)
+        assert_true_to(model, talker)
+        engine.close(talker.session)
+
+    async def play() -> None:
+        for first in range(0, 240, together):
+            await asyncio.gather(*(ask(number) for number in range(first, first + together)))
+            pieces.update(kept.logits.untyped_storage().data_ptr() for kept in store._prompts.values())
+        engine.statistics.reset()
+        await asyncio.gather(*(ask(number) for number in range(240 - blocks.KEPT_PROMPTS, 240)))
+
+    asyncio.run(play())
+    assert len(pieces) == 1
+    assert engine.statistics.shared_tokens == 3 * blocks.KEPT_PROMPTS
+
+
+def test_8_logits_are_those_of_their_prompt() -> None:
+    shape, cpu = blocks.Shape(layers=1, heads=1, width=4, value_width=4), torch.device("cpu")
+    store = BlockStore(shape=shape, limit=150 * 2048, device=cpu, dtype=torch.float32, statistics=Statistics())
+    random = np.random.default_rng(0)
+    count = 0
+
+    def remember() -> None:
+        nonlocal count
+        block = store.take()
+        store.remember(b"%d" % count, Prompt((block,), 0, 1, torch.full((5,), float(count))))
+        store.give([block])
+        count += 1
+
+    for _ in range(60):
+        seen = {}
+        for _ in range(random.integers(1, 2 * blocks.KEPT_ROWS)):
+            remember()  # it may take the block of an older one, which is dropped then
+            key = random.choice(list(store._prompts))
+            seen[key] = store.find(key).logits
+        store.forget_old_prompts()
+        for key, logits in [*seen.items(), *((key, kept.logits) for key, kept in store._prompts.items())]:
+            assert logits.tolist() == [float(key)] * 5
+        assert len(store._prompts) <= blocks.KEPT_PROMPTS
+    assert count > 1000

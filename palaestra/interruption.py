@@ -22,6 +22,7 @@ from palaestra.errors import PalaestraError
 
 NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}
 SIGNALS = {getattr(signal, name): said for name, said in NAMES.items() if hasattr(signal, name)}
+USUAL = (signal.SIG_DFL, signal.default_int_handler)  # Python's own handlers
 OF_LOOPS = (os.path.dirname(asyncio.__file__) + os.sep, selectors.__file__)  # where the code of event loops is
 ECHO = 1.0  # seconds; a shell or a launcher may pass one Ctrl-C on as several signals
 
@@ -103,10 +104,10 @@ class Interruption:
 
 
 def ignore_late() -> None:
-    """The work is over: SIGTERM and SIGHUP do not change its exit status while Python ends, which takes a second."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+    """The work is over: the signals do not change its exit status while Python ends, which takes a second, and Ctrl-C
+    prints no traceback of the code that runs then."""
+    for number in SIGNALS:
+        if signal.getsignal(number) in USUAL:
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -171,8 +172,7 @@ def stoppable() -> Iterator[Interruption]:
     made = Interruption()
     former: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        usual = (signal.SIG_DFL, signal.default_int_handler)
-        former = {number: now for number in SIGNALS if (now := signal.getsignal(number)) in usual}
+        former = {number: now for number in SIGNALS if (now := signal.getsignal(number)) in USUAL}
     _active.append(made)
     try:
         for number in former:

@@ -335,7 +335,7 @@ def test_6_an_evaluation(
     assert done.code == 128 + number and done.err.strip() == "stopped"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_5_a_signal_while_python_ends(number: int) -> None:
     late = f"import atexit, os, sys; atexit.register(os.kill, os.getpid(), {int(number)})"
     code = f"{late}; sys.argv = ['palaestra', '--help']; from palaestra.cli import main; main()"

@@ -99,7 +99,7 @@ def test_ten_moments(
         _, errors = process.communicate(timeout=120)
         assert "Traceback" not in errors, errors
         if (run / "result.json").exists():  # all was done before the signal, so the machine is faster than it was
-            assert process.returncode in (0, -signal.SIGKILL, -signal.SIGINT)
+            assert process.returncode in (0, -signal.SIGKILL)
             seconds = min(seconds, (run / "result.json").stat().st_mtime - began)
         else:
             stopped += 1

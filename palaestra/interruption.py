@@ -104,8 +104,8 @@ class Interruption:
 
 
 def ignore_late() -> None:
-    """The work is over: the signals do not change its exit status while Python ends, which takes a second, and Ctrl-C
-    prints no traceback of the code that runs then."""
+    """Ignore the signals from now on. The work is over, and Python needs a second to end: a signal then neither changes
+    the exit status nor prints a traceback."""
     for number in SIGNALS:
         if signal.getsignal(number) in USUAL:
             signal.signal(number, signal.SIG_IGN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -49,6 +50,8 @@ class Progress:
         self._total, self._quiet = total, quiet
         self._console = _Lasting(stderr=True)
         self._live: Live | None = None
+        self._lines: deque[str] = deque()  # that wait to be written
+        self._writing = False
         self._last = 0.0
         self._started = time.monotonic()
         self._warned = False  # of cut responses; once is enough
@@ -67,10 +70,21 @@ class Progress:
             self._live = None
 
     def note(self, text: str) -> None:
-        """Show one line."""
-        if not self._quiet:
-            with suppress(OSError):  # the terminal is gone
-                self._console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+        """Show one line.
+
+        The handler of a signal may call this while another line is being written. That line is then shown first, and
+        only once.
+        """
+        if self._quiet:
+            return
+        self._lines.append(text)
+        while self._lines and not self._writing:
+            self._writing = True
+            try:
+                with suppress(IndexError, OSError):  # IndexError: a handler has shown it; OSError: the terminal is gone
+                    self._console.print(visible(self._lines.popleft()), highlight=False, markup=False, soft_wrap=True)
+            finally:
+                self._writing = False
 
     def phase(self, what: str, done: int, of: int) -> None:
         """Show the progress of a phase before the loop, such as the warm start."""

@@ -5,6 +5,7 @@ long; (5) a reader that goes away does not end the run.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -157,6 +158,43 @@ def test_4_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         progress.note("a [/b] note")
     shown = capsys.readouterr().err
     assert all(word in shown for word in ("tokens/s", "812", "left", "cut", "2/4", "a [/b] note"))
+
+
+class Interrupted(io.StringIO):
+    """A stream. The handler of a signal runs while its first text is written."""
+
+    def __init__(self, handler: Callable[[], None]) -> None:
+        super().__init__()
+        self._handler: Callable[[], None] | None = handler
+
+    def write(self, text: str) -> int:
+        done = super().write(text)
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler()
+        return done
+
+
+def test_4_a_signal_while_a_line_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Progress(total=2) as progress:
+        stream = Interrupted(lambda: progress.note("Ctrl-C"))
+        monkeypatch.setattr("sys.stderr", stream)
+        progress.note("iteration 1")
+        progress.note("stopped")
+    assert stream.getvalue().split() == ["iteration", "1", "Ctrl-C", "stopped"]
+
+
+def test_4_a_line_after_one_that_was_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def second() -> None:
+        raise KeyboardInterrupt
+
+    with Progress(total=2) as progress:
+        stream = Interrupted(second)
+        monkeypatch.setattr("sys.stderr", stream)
+        with pytest.raises(KeyboardInterrupt):
+            progress.note("iteration 1")
+        progress.note("stopped")
+    assert stream.getvalue().endswith("stopped\n")
 
 
 @pytest.mark.slow

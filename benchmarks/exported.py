@@ -5,8 +5,8 @@
 
 The run's evaluation tasks are played twice with equal sampling: by `palaestra eval RUN`, and with a server in place of
 the policy. It loads the folder that `palaestra export` writes, makes the text by the folder's own chat template, and
-answers by `generate`: no token passes through Palaestra. It works for recipes of one policy with a chat template. The
-tools of a role are declared in the system message, as the engine does it for a template without tools.
+answers by `generate`: no token passes through Palaestra. It works for recipes of one policy with a chat template. Tools
+of a role, their calls and results stand in messages as the engine writes them for a template without tools.
 """
 
 from __future__ import annotations
@@ -40,13 +40,20 @@ WAIT = 0.05  # seconds in which further chats may join a batch
 NAME = "exported"
 
 
+class Said(NamedTuple):
+    """An answer. `cut`: it ended at the limit of its tokens."""
+
+    text: str
+    cut: bool
+
+
 class Asked(NamedTuple):
     """A chat that waits for its answer."""
 
     messages: list[dict[str, str]]
     tokens: int
     temperature: float
-    answer: Future[str]
+    answer: Future[Said]
 
 
 class Generator(threading.Thread):
@@ -72,10 +79,10 @@ class Generator(threading.Thread):
                 for one in together:
                     one.answer.set_exception(error)
             else:
-                for one, text in zip(together, said, strict=True):
-                    one.answer.set_result(text)
+                for one, answer in zip(together, said, strict=True):
+                    one.answer.set_result(answer)
 
-    def _answers(self, together: list[Asked]) -> list[str]:
+    def _answers(self, together: list[Asked]) -> list[Said]:
         (tokens,), (temperature,) = {one.tokens for one in together}, {one.temperature for one in together}
         read = self._tokenizer.apply_chat_template(
             [one.messages for one in together],
@@ -89,8 +96,10 @@ class Generator(threading.Thread):
             drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         with torch.no_grad():
             written = self._model.generate(**read, **drawn, max_new_tokens=tokens)
-        said = self._tokenizer.batch_decode(written[:, read["input_ids"].shape[1] :], skip_special_tokens=True)
-        return [text.strip() for text in said]  # as policies read their replies
+        written = written[:, read["input_ids"].shape[1] :]
+        texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+        cut = (written != self._tokenizer.eos_token_id).all(dim=1).tolist()
+        return [Said(text.strip(), one) for text, one in zip(texts, cut, strict=True)]  # policies strip replies, too
 
 
 @contextlib.contextmanager
@@ -109,8 +118,9 @@ def served(folder: str, dtype: str) -> Iterator[str]:
             tokens = body.get("max_completion_tokens") or body["max_tokens"]
             asked = Asked(body["messages"], tokens, body["temperature"], Future())
             generator.asked.put(asked)
-            message = {"role": "assistant", "content": asked.answer.result()}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            said = asked.answer.result()
+            message = {"role": "assistant", "content": said.text}
+            choice = {"index": 0, "message": message, "finish_reason": "length" if said.cut else "stop"}
             self._send(
                 {"id": "1", "object": "chat.completion", "created": 0, "model": NAME, "choices": [choice]},
             )

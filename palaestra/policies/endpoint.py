@@ -19,7 +19,8 @@ import pydantic
 
 from palaestra.chat import FullHistory, LatestOnly
 from palaestra.chat.places import PLACE, placed
-from palaestra.chat.template_tools import call_in_words, in_words
+from palaestra.chat.reply_calls import calls_of
+from palaestra.chat.template_tools import call_in_words, in_words, result_of, without_results
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.interaction import FinishReason, ToolCall
 from palaestra.data.protocols import Policy, Response, Sampling, Session
@@ -70,7 +71,7 @@ class EndpointPolicy(Policy):
             url, key: names of the environment variables that hold the address (ending in /v1) and the key. None:
                 OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.
             tools: how a role with native tools declares them: `api`, in the request; `words`, in the system message,
-                for a server that takes none.
+                for a server that takes none. The model then writes its calls and reads their results in words, too.
             timeout_s: seconds for one reply.
             retries: further attempts after time-outs, full queues, faults of the server and lost connections.
             in_flight: most requests at once. Higher: faster, if the endpoint can serve them.
@@ -160,7 +161,8 @@ class EndpointSession(Session):
     Attributes:
         words: the declaration of the role's tools in words. tools: those that requests declare.
         waiting: calls in the last reply, whose results the endpoint must read next.
-        calls: how many calls there were.
+        called: whether the last reply calls tools in words, so that the next text of the environment is a result.
+        calls: how many calls of the protocol there were.
     """
 
     policy: EndpointPolicy
@@ -170,6 +172,7 @@ class EndpointSession(Session):
     words: str = ""
     tools: Tools = ()
     waiting: tuple[str, ...] = ()
+    called: bool = False
     calls: int = 0
 
     async def act(self, observation: Observation, *, seed: int) -> Response:
@@ -182,11 +185,14 @@ class EndpointSession(Session):
     def record(self, observation: Observation, action: Action) -> Response:
         self._read(observation)
         calls: tuple[Call, ...] = ()
-        if self.tools:
-            numbers = range(self.calls, self.calls + len(action.tool_calls or ()))
-            made = zip(numbers, action.tool_calls or (), strict=True)
+        text = action.text or ""
+        if self.tools and action.tool_calls:
+            made = enumerate(action.tool_calls, start=self.calls)
             calls = tuple(Call(f"call{n:05d}", one.name, json.dumps(dict(one.arguments))) for n, one in made)
-        self._note(Reply("" if calls else action.text or "", calls, False, 0))
+            text = ""
+        elif self.words and action.tool_calls:
+            text = "\n".join(map(call_in_words, action.tool_calls))
+        self._note(Reply(text, calls, False, 0))
         return Response(action=action)
 
     def fork(self, key: Hashable) -> EndpointSession:
@@ -205,12 +211,13 @@ class EndpointSession(Session):
         if self.latest_only or not self.messages:
             head = [message for message in self.messages[:1] if message["role"] == "system"]
             told = "\n\n".join(filter(None, (observation.instruction, self.words)))
-            self.messages, self.waiting = [{"role": "system", "content": told}] if told else head, ()
+            self.messages = [{"role": "system", "content": told}] if told else head
+            self.waiting, self.called = (), False
         own = self._turn(observation)
         if own[0]["role"] == "system" and [one["role"] for one in self.messages] == ["system"]:
             own[0] = {**own[0], "content": f"{self.messages[0]['content']}\n\n{own[0]['content']}"}
             self.messages = []
-        self.messages, self.waiting = [*self.messages, *own], ()
+        self.messages, self.waiting, self.called = [*self.messages, *own], (), False
         if observation.image is not None and self.policy.sends_pictures:
             if self.messages[-1]["role"] == "tool":  # a result has no images
                 self.messages.append({"role": "user", "content": ""})
@@ -242,17 +249,19 @@ class EndpointSession(Session):
         return with_images({**plain, "content": placed(given)}, pictures)
 
     def _turn(self, observation: Observation) -> Messages:
-        """The messages of an observation. If calls wait for results, it begins with these."""
+        """The messages of an observation. If the last reply calls tools, it begins with their results."""
         given = [self._message(one) for one in observation.messages or ()]
         results = [one["content"] for one in given if one["role"] == "tool"]
         plain = [{"role": "user", "content": observation.text or ""}]
-        if not self.waiting:  # a result without a call of the protocol is a text
+        if not self.waiting and not self.called:  # a result without a call is a text
             return plain if results or not given else given
         rest = [one for one in given if one["role"] != "tool"]
         if not results and [one["role"] for one in rest] in ([], ["user"]):  # the environment has answered the calls
             text, images = _apart((rest or plain)[0]["content"])
             results = [*[NO_RESULT] * (len(self.waiting) - 1), text]
             rest = [{"role": "user", "content": images}] if images else []  # a result has no images
+        if self.called:
+            return without_results([*map(result_of, results), *rest])
         results += [results[0] if results else NO_RESULT] * (len(self.waiting) - len(results))
         pairs = zip(self.waiting, results, strict=False)
         return [*({"role": "tool", "tool_call_id": number, "content": text} for number, text in pairs), *rest]
@@ -261,6 +270,9 @@ class EndpointSession(Session):
         self.messages = [*self.messages, reply.message()]
         self.waiting = tuple(call.id for call in reply.calls)
         self.calls += len(reply.calls)
+        if self.words and not self.waiting:
+            parsed = calls_of(reply.text)
+            self.called = bool(parsed.calls) or parsed.fault is not None
 
 
 def _in_words(call: Call) -> str:

@@ -4,7 +4,8 @@ answers, several calls, broken arguments and demonstrations keep every id answer
 system text apart, turns that alternate, images, and no setting that is at its default; (4) a full queue is asked again
 after the time that the server names; (5) a world of calls is refused without native tools; (6) a policy can be made
 from an address, a model and a variable; (7) in a run, an endpoint of either style plays with a tool; (8) images inside
-messages are sent at their places, also beside the results of calls, and are refused where they are not sent."""
+messages are sent at their places, also beside the results of calls, and are refused where they are not sent; (9) with
+tools in words, an endpoint reads what a policy reads whose chat template has no tools."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import base64
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from palaestra.chat import FullHistory
+from palaestra.chat import ChatRenderer, FullHistory, LatestOnly
 from palaestra.chat.places import PLACE
 from palaestra.data import Action, Observation, RunSetup
 from palaestra.data.interaction import FinishReason, ToolCall
@@ -32,6 +34,7 @@ from palaestra.recipe import load
 from palaestra.rollout.roles import Role, RoleTools, refuse_hidden_tools
 from palaestra.tools.calculator import calculator
 from palaestra.training.start import train
+from tests.chat.templates import tokenizer_of
 from tests.chat_server import ChatServer, anthropic_message, completion
 from tests.extras import needs
 from tests.messages import told
@@ -269,3 +272,70 @@ def test_8_images_that_are_not_sent() -> None:
             act(talk, Observation(image=RED, messages=PICTURED[:1]))
         act(talk, Observation(text="one and two", messages=PICTURED[:2]))
     assert server.requests[-1]["messages"][-1]["content"] == "one  two "
+
+
+# ---- (9) --------------------------------------------------------------------------------------------------
+CALL = ToolCall(name="calculator", arguments={"expression": "2 + 3"})
+IN_WORDS = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "2 + 3"}}\n</tool_call>'
+HALL = Observation(text="You are in a hall.", instruction="Add.", tools=TOOLS)
+SAID = Observation(messages=[{"role": "user", "content": "And now?"}], instruction="Add.", tools=TOOLS)
+RESULTS = Observation(text="tool: 5 6", messages=[{"role": "tool", "content": "5"}, {"role": "tool", "content": "6"}])
+TALKS: dict[str, list[tuple[Observation, str]]] = {
+    "results": [(ASKED, IN_WORDS), (RESULT, "5"), (HALL, "north"), (SAID, "5")],
+    "two calls": [(ASKED, f"Let me see.\n{IN_WORDS}\n{IN_WORDS}"), (RESULTS, IN_WORDS), (RESULT, "5")],
+    "acts": [(ASKED, IN_WORDS), (HALL, IN_WORDS), (SAID, IN_WORDS), (HALL, "5")],
+    "faults": [(ASKED, "<tool_call>{"), (RESULT, "<tool_call>{"), (HALL, "5")],
+    "thoughts": [(ASKED, f"<think>{IN_WORDS}</think>5"), (HALL, f"<think>so</think>{IN_WORDS}"), (RESULT, "5")],
+}
+
+
+@pytest.mark.parametrize("talk", TALKS)
+def test_9_in_words_it_reads_what_a_template_without_tools_shows(talk: str) -> None:
+    tokenizer = tokenizer_of("llama3")
+    renderer = ChatRenderer(tokenizer)
+    assert not renderer.support.declares
+    local, shown = FullHistory().start(renderer), np.array([], np.int32)
+    with ChatServer(*(reply for _, reply in TALKS[talk])) as server:
+        distant = session(server, tools="words")
+        for observation, reply in TALKS[talk]:
+            act(distant, observation)
+            shown = np.concatenate([shown, local.observe(observation).ids])
+            read = server.requests[-1]["messages"]
+            written = tokenizer.apply_chat_template(read, add_generation_prompt=True, tokenize=False)
+            assert written == renderer.said(shown) and "tools" not in server.requests[-1]
+            local.respond(renderer.action(reply))
+            shown = np.concatenate([shown, renderer.action(reply)])
+    assert sum("<tool_response>" in one["content"] for one in read) == sum(
+        "<tool_call>" in reply.rpartition("</think>")[2] for _, reply in TALKS[talk]
+    )
+
+
+def test_9_demonstrations_in_words() -> None:
+    with ChatServer("5") as server:
+        talk = session(server, tools="words")
+        talk.record(ASKED, Action(text="2 + 3", tool_calls=[CALL]))
+        talk.record(HALL, Action(text="north"))
+        assert act(talk, HALL).text == "5"
+    *_, call, result, word, seen = server.requests[0]["messages"]
+    assert call == {"role": "assistant", "content": IN_WORDS} and word["content"] == "north"
+    assert "<tool_response>\nYou are in a hall.\n</tool_response>" == result["content"] != seen["content"]
+
+
+def test_9_latest_only_shows_no_result_without_its_call() -> None:
+    with ChatServer(IN_WORDS, "5") as server:
+        policy = EndpointPolicy.at(server.url, "m", tools="words")
+        talk = policy.session(context=LatestOnly(), sampling=Sampling(), key="k")
+        act(talk, ASKED)
+        act(talk, HALL)
+    assert [one["content"] for one in server.requests[1]["messages"]][1:] == ["You are in a hall."]
+
+
+def test_9_an_image_stands_beside_the_result() -> None:
+    picture = np.zeros((2, 2, 3), np.uint8)
+    with ChatServer(IN_WORDS, "5") as server:
+        talk = session(server, tools="words", pictures=True)
+        act(talk, ASKED)
+        act(talk, replace(HALL, image=picture))
+    last = server.requests[1]["messages"][-1]
+    assert last["role"] == "user" and [one["type"] for one in last["content"]] == ["image_url", "text"]
+    assert last["content"][1]["text"] == "<tool_response>\nYou are in a hall.\n</tool_response>"

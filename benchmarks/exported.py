@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import queue
+import statistics
 import tempfile
 import threading
 import time
@@ -31,7 +32,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from palaestra.bound import BoundPart, bind
 from palaestra.commands import evaluate, export
 from palaestra.commands.runs import resolve, run_folder
-from palaestra.evaluation.statistics import wilson_interval
+from palaestra.evaluation.statistics import paired_bootstrap
 from palaestra.recipe.players import player_of, with_players
 from palaestra.training.settings import RunSettings
 
@@ -156,29 +157,39 @@ def asking(settings: RunSettings, url: str) -> RunSettings:
     return settings.model_copy(update={"policies": policies})
 
 
+def shares(played: evaluate.PlayedPanel) -> list[float]:
+    """The share of successes of each task."""
+    return [statistics.fmean(task["outcomes"]) for task in played.to_json()["per_task"]]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--tasks", type=int, default=256)
+    parser.add_argument("--samples", type=int, default=1, help="episodes of each task")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of plain transformers")
     parser.add_argument("--out", type=Path, help="a file for the result, as JSON")
     chosen = parser.parse_args()
-    wanted = (f"evaluation.tasks={chosen.tasks}", f"evaluation.temperature={chosen.temperature}")
-    settings = resolve([chosen.run, *wanted]).settings
-    played = {"palaestra eval": evaluate.play_wanted(settings, evaluate.Wanted(), run_folder([chosen.run]))}
+    overrides = (f"evaluation.tasks={chosen.tasks}", f"evaluation.temperature={chosen.temperature}")
+    settings = resolve([chosen.run, *overrides]).settings
+    wanted = evaluate.Wanted(samples=chosen.samples)
+    played = {"palaestra eval": evaluate.play_wanted(settings, wanted, run_folder([chosen.run]))}
     with tempfile.TemporaryDirectory() as folder:
         export.export(folder=chosen.run, out=folder)
         with served(folder, chosen.dtype) as url:
-            played["transformers"] = evaluate.play_wanted(asking(settings, url), evaluate.Wanted())
-    right = {name: one.evaluation.successes for name, one in played.items()}
-    failed = {name: one.evaluation.failed for name, one in played.items()}
-    for name, count in right.items():
-        print(f"{name}: {count} of {chosen.tasks}, {wilson_interval(count, chosen.tasks)}")
-    result = {key: getattr(chosen, key) for key in ("run", "temperature", "tasks", "dtype")} | {"right": right}
+            played["transformers"] = evaluate.play_wanted(asking(settings, url), wanted)
+    for name, one in played.items():
+        print(f"{name}: {one.evaluation.successes} of {one.evaluation.episodes}, {one.evaluation.success}")
+    ours, theirs = (shares(one) for one in played.values())
+    difference = paired_bootstrap(theirs, ours)
+    print(f"difference, by task: {difference}")
+    result = {key: getattr(chosen, key) for key in ("run", "temperature", "tasks", "samples", "dtype")}
+    result["right"] = {name: one.evaluation.successes for name, one in played.items()}
+    result["difference"] = [difference.value, difference.low, difference.high]
+    result["failed"] = {name: one.evaluation.failed for name, one in played.items()}
     if chosen.out is not None:
-        text = json.dumps(result | {"failed": failed, "machine": describe()}, indent=1)
-        chosen.out.write_text(text + "\n", encoding="utf-8")
+        chosen.out.write_text(json.dumps(result | {"machine": describe()}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

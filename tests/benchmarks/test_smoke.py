@@ -315,15 +315,19 @@ def test_1_gpu(smoke: Folder, smollm2: str) -> None:
     assert trained["seconds_per_iteration"] > 0 and trained["updates"] == 1 and trained["grad_norm"] > 0
 
 
-@pytest.mark.parametrize(("name", "more"), [("words", []), ("tools", ["warm_start={episodes: 48, epochs: 1}"])])
-def test_1_exported(smoke: Folder, smollm2: str, name: str, more: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "samples", "more"), [("words", 2, []), ("tools", 1, ["warm_start={episodes: 48, epochs: 1}"])]
+)
+def test_1_exported(smoke: Folder, smollm2: str, name: str, samples: int, more: list[str]) -> None:
     run = smoke.out / "run"
     changes = [*TINY, *more, "rollout.group=2", "dtype=float32", "training.threads=1", f"run={run}"]
     recipe = load([f"models/smollm2-{name}.yaml"], changes)
     train(recipe.settings, recipe=recipe.to_json(), quiet=True)
-    smoke.run(smoke.module("exported"), f"{run} --tasks 16 --temperature 0 --out {smoke.out / 'out.json'}")
-    right, failed = (smoke.read("out.json")[key] for key in ("right", "failed"))
+    asked = f"{run} --tasks 16 --samples {samples} --temperature 0 --out {smoke.out / 'out.json'}"
+    smoke.run(smoke.module("exported"), asked)
+    right, difference, failed = (smoke.read("out.json")[key] for key in ("right", "difference", "failed"))
     assert right["palaestra eval"] == right["transformers"] > 0 and not any(failed.values())
+    assert difference == [0.0, 0.0, 0.0], "of each task"
 
 
 def test_1_logit_memory(smoke: Folder) -> None:

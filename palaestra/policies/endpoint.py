@@ -256,12 +256,15 @@ class EndpointSession(Session):
         if not self.waiting and not self.called:  # a result without a call is a text
             return plain if results or not given else given
         rest = [one for one in given if one["role"] != "tool"]
-        if not results and [one["role"] for one in rest] in ([], ["user"]):  # the environment has answered the calls
+        answered = not results and [one["role"] for one in rest] in ([], ["user"])  # by the environment
+        if self.called and answered:
+            return _results_in_words([(rest or plain)[0]["content"]])
+        if self.called:
+            return [*_results_in_words(results), *rest]
+        if answered:
             text, images = _apart((rest or plain)[0]["content"])
             results = [*[NO_RESULT] * (len(self.waiting) - 1), text]
             rest = [{"role": "user", "content": images}] if images else []  # a result has no images
-        if self.called:
-            return without_results([*map(result_of, results), *rest])
         results += [results[0] if results else NO_RESULT] * (len(self.waiting) - len(results))
         pairs = zip(self.waiting, results, strict=False)
         return [*({"role": "tool", "tool_call_id": number, "content": text} for number, text in pairs), *rest]
@@ -283,6 +286,14 @@ def _in_words(call: Call) -> str:
     if isinstance(arguments, dict):
         return call_in_words(ToolCall(name=call.name, arguments=arguments))
     return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
+
+
+def _results_in_words(results: Sequence[str | list[dict[str, Any]]]) -> Messages:
+    """The results of calls as a message of the user, with their images behind the text."""
+    told = [_apart(content) for content in results]
+    made = without_results([result_of(text) for text, _ in told])
+    images = [image for _, some in told for image in some]
+    return [{**one, "content": [{"type": "text", "text": one["content"]}, *images]} for one in made] if images else made
 
 
 def _apart(content: str | list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:

@@ -339,3 +339,16 @@ def test_9_an_image_stands_beside_the_result() -> None:
     last = server.requests[1]["messages"][-1]
     assert last["role"] == "user" and [one["type"] for one in last["content"]] == ["image_url", "text"]
     assert last["content"][1]["text"] == "<tool_response>\nYou are in a hall.\n</tool_response>"
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_9_images_of_a_message_stand_behind_the_result(role: str) -> None:
+    picture = np.zeros((2, 2, 3), np.uint8)
+    said = {"role": role, "content": f"a hall {PLACE}", "pictures": (picture,)}
+    with ChatServer(IN_WORDS, "5") as server:
+        talk = session(server, tools="words", pictures=True)
+        act(talk, ASKED)
+        act(talk, replace(HALL, messages=[said]))
+    last = server.requests[1]["messages"][-1]
+    assert [one["type"] for one in last["content"]] == ["text", "image_url"] and last["role"] == "user"
+    assert last["content"][0]["text"].split() == ["<tool_response>", "a", "hall", "</tool_response>"]

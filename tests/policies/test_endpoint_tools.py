@@ -341,14 +341,16 @@ def test_9_an_image_stands_beside_the_result() -> None:
     assert last["content"][1]["text"] == "<tool_response>\nYou are in a hall.\n</tool_response>"
 
 
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("role", ["user", "tool"])
-def test_9_images_of_a_message_stand_behind_the_result(role: str) -> None:
+def test_9_images_of_a_message_stand_behind_the_result(role: str, style: str) -> None:
     picture = np.zeros((2, 2, 3), np.uint8)
     said = {"role": role, "content": f"a hall {PLACE}", "pictures": (picture,)}
     with ChatServer(IN_WORDS, "5") as server:
-        talk = session(server, tools="words", pictures=True)
+        talk = session(server, style, tools="words", pictures=True)
         act(talk, ASKED)
         act(talk, replace(HALL, messages=[said]))
     last = server.requests[1]["messages"][-1]
-    assert [one["type"] for one in last["content"]] == ["text", "image_url"] and last["role"] == "user"
+    kind = "image_url" if style == "openai" else "image"
+    assert last["role"] == "user" and [one["type"] for one in last["content"]] == ["text", kind]
     assert last["content"][0]["text"].split() == ["<tool_response>", "a", "hall", "</tool_response>"]

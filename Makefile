@@ -18,7 +18,7 @@ STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings
 CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.py docs/site_pages)
 
 # Parts that studies import, and benchmarks that have to be told of what.
-NOT_ALONE := recipe_runs machine arrivals credit_probe exported self_play spikes transfer worlds two_trees gpu
+NOT_ALONE := recipe_runs machine arrivals credit_probe reading exported self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
 .PHONY: help install develop quickstart model test smoke test-all test-gpu attack pins lint format docs bench audit sbom release clean

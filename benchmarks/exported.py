@@ -7,6 +7,9 @@ The run's evaluation tasks are played twice with equal sampling: by `palaestra e
 the policy. It loads the folder that `palaestra export` writes, makes the text by the folder's own chat template, and
 answers by `generate`: no token passes through Palaestra. It works for recipes of one policy with a chat template. Tools
 of a role, their calls and results stand in messages as the engine writes them for a template without tools.
+
+Two independent draws differ by chance. So the exported model also reads the episodes of the run id by id, in one plain
+forward pass, and each is weighed by its probability: `reading.py` says how. This is left out at temperature 0.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import argparse
 import contextlib
 import json
 import queue
-import statistics
 import tempfile
 import threading
 import time
@@ -25,8 +27,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from machine import describe
+from numpy.typing import NDArray
+from reading import weighed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palaestra.bound import BoundPart, bind
@@ -157,9 +162,10 @@ def asking(settings: RunSettings, url: str) -> RunSettings:
     return settings.model_copy(update={"policies": policies})
 
 
-def shares(played: evaluate.PlayedPanel) -> list[float]:
-    """The share of successes of each task."""
-    return [statistics.fmean(task["outcomes"]) for task in played.to_json()["per_task"]]
+def solved(played: evaluate.PlayedPanel) -> NDArray[np.float64]:
+    """1 for each episode that succeeded, else 0: (tasks, samples)."""
+    outcomes = [task["outcomes"] for task in played.to_json()["per_task"]]
+    return np.array([[float(one is not None and one >= 1.0) for one in task] for task in outcomes])
 
 
 def main() -> None:
@@ -169,27 +175,43 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1, help="episodes of each task")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of plain transformers")
+    parser.add_argument("--only-read", action="store_true", help="no second play: only read the episodes of the run")
     parser.add_argument("--out", type=Path, help="a file for the result, as JSON")
     chosen = parser.parse_args()
+    if chosen.only_read and not chosen.temperature:
+        parser.error("--only-read needs a temperature above 0: without chance, no episode has a probability.")
+    result = {key: getattr(chosen, key) for key in ("run", "temperature", "tasks", "samples", "dtype")}
+    result |= compare(chosen)
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps(result | {"machine": describe()}, indent=1) + "\n", encoding="utf-8")
+
+
+def compare(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Play, read and print the results. Returns: the results as JSON values."""
     overrides = (f"evaluation.tasks={chosen.tasks}", f"evaluation.temperature={chosen.temperature}")
     settings = resolve([chosen.run, *overrides]).settings
     wanted = evaluate.Wanted(samples=chosen.samples)
     played = {"palaestra eval": evaluate.play_wanted(settings, wanted, run_folder([chosen.run]))}
+    ours = solved(played["palaestra eval"])
+    result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         export.export(folder=chosen.run, out=folder)
-        with served(folder, chosen.dtype) as url:
-            played["transformers"] = evaluate.play_wanted(asking(settings, url), wanted)
+        if chosen.temperature:
+            episodes = played["palaestra eval"].episodes
+            read = weighed(folder, chosen.dtype, episodes, ours, chosen.temperature)
+            print(f"the run's episodes, read by transformers: {read}")
+            result["read"] = read.to_json()
+        if not chosen.only_read:
+            with served(folder, chosen.dtype) as url:
+                played["transformers"] = evaluate.play_wanted(asking(settings, url), wanted)
+            difference = paired_bootstrap(solved(played["transformers"]).mean(axis=1), ours.mean(axis=1))
+            print(f"difference of two plays, by task: {difference}")
+            result["difference"] = [difference.value, difference.low, difference.high]
     for name, one in played.items():
         print(f"{name}: {one.evaluation.successes} of {one.evaluation.episodes}, {one.evaluation.success}")
-    ours, theirs = (shares(one) for one in played.values())
-    difference = paired_bootstrap(theirs, ours)
-    print(f"difference, by task: {difference}")
-    result = {key: getattr(chosen, key) for key in ("run", "temperature", "tasks", "samples", "dtype")}
     result["right"] = {name: one.evaluation.successes for name, one in played.items()}
-    result["difference"] = [difference.value, difference.low, difference.high]
     result["failed"] = {name: one.evaluation.failed for name, one in played.items()}
-    if chosen.out is not None:
-        chosen.out.write_text(json.dumps(result | {"machine": describe()}, indent=1) + "\n", encoding="utf-8")
+    return result
 
 
 if __name__ == "__main__":

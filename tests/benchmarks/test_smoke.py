@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
 TINY = ["training.iterations=1", "rollout.tasks=2", "evaluation.tasks=2"]
 SHORT = ["warm_start.episodes=16", "warm_start.epochs=1"]
-PARTS = {"machine", "arrivals", "credit_probe"}  # imported by others; nothing of them runs
+PARTS = {"machine", "arrivals", "credit_probe", "reading"}  # imported by others; nothing of them runs
 OF_GPU = {"gpu"}  # `make test-gpu` runs them
 
 
@@ -328,6 +328,12 @@ def test_1_exported(smoke: Folder, smollm2: str, name: str, samples: int, more: 
     right, difference, failed = (smoke.read("out.json")[key] for key in ("right", "difference", "failed"))
     assert right["palaestra eval"] == right["transformers"] > 0 and not any(failed.values())
     assert difference == [0.0, 0.0, 0.0], "of each task"
+    smoke.run(smoke.module("exported"), f"{run} --tasks 16 --only-read --out {smoke.out / 'read.json'}")
+    read = smoke.read("read.json")["read"]
+    assert 0 < read["apart"] < 1e-4 and read["effective"] == pytest.approx(16, abs=0.01)
+    assert read["difference"]["value"] == pytest.approx(0, abs=1e-3)
+    with pytest.raises(SystemExit):
+        smoke.run(smoke.module("exported"), f"{run} --temperature 0 --only-read")
 
 
 def test_1_logit_memory(smoke: Folder) -> None:

@@ -68,11 +68,12 @@ def test_2_a_batch_reads_as_the_model_alone(
     reading: ModuleType, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     model = make_causal_lm(vocabulary=16, hidden=16, heads=2).eval()
-    monkeypatch.setattr(reading, "TOKENS", 15)  # two segments of seven together, and one alone
+    monkeypatch.setattr(reading, "TOKENS", 16)  # segments of 2 and 8 ids together, and one of 20 alone
     segments = reading.reads(
         [episode(step(0, [1, 2], [3, 4]), step(1, [5, 6, 7], [8])), episode(step(0, [9], [1] * 19))]
     )
     segments += reading.reads([episode(step(0, [1], [2]))])
+    assert reading._batches(segments) == [[2, 0], [1]]
     for segment, told in zip(segments, reading.read_by(model, segments, temperature), strict=True):
         for position, given, value in zip(segment.at, segment.given, told, strict=True):
             with torch.no_grad():

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from palaestra.chat.messages import fit_replies
 from palaestra.chat.places import PLACE, placed
 from palaestra.chat.quoting import Quoting
 from palaestra.chat.reply_calls import calls_of
@@ -53,7 +54,7 @@ class Renderer(Protocol):
     def instruction(self, text: str) -> np.ndarray: ...
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
     def action(self, text: str) -> np.ndarray: ...
-    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray: ...
+    def call(self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "") -> np.ndarray: ...
     def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str: ...
     def calls(self, reply: str, tools: Tools) -> Parsed: ...
 
@@ -340,7 +341,10 @@ class ChatRenderer:
         A system message that it does not write becomes one of the user. Messages of the user that follow each other
         are joined if the template refuses them.
         """
-        given = list(observation.messages or ()) or [user(text_of(observation, blind=self.blind))]
+        given = fit_replies(observation.messages or (), self, observation.tools or ())
+        given = given or [user(text_of(observation, blind=self.blind))]
+        if first and not self.support.declares:
+            given = without_results(given)
         fitted: list[dict[str, Any]] = []
         for place, message in enumerate(given):
             role = message["role"]
@@ -459,15 +463,15 @@ class ChatRenderer:
         head = self._quoting.own(f"{CHANNEL}final<|message|>") if self._channels else ""
         return np.append(self.ids(head + self.as_written(text)), self.stop[:1]).astype(np.int32)
 
-    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
-        """The ids of a reply with these calls, as the template writes it, with its end.
+    def call(self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "") -> np.ndarray:
+        """The ids of a reply with these calls, and words beside them, as the template writes it, with its end.
 
         Raises: InvalidData, if the template does not write them.
         """
         if not self.support.calls:
-            return self.action("\n".join(map(call_in_words, calls)))
+            return self.action("\n".join(filter(None, [said, *map(call_in_words, calls)])))
         asked = self.written([user("x")], tools=tools)
-        message = message_of("", numbered(calls, 0), as_text=self.support.as_text)
+        message = message_of(said, numbered(calls, 0), as_text=self.support.as_text)
         if not self.accepts(message, tools):
             raise InvalidData(
                 where="policy language",
@@ -481,7 +485,8 @@ class ChatRenderer:
             open_tag, close_tag = (self._quoting.own(tag) for tag in PAIRS[0])
             reply = re.sub(rf"\A{re.escape(open_tag)}\s*", "", reply)
             reply = re.sub(rf"\A{re.escape(close_tag)}\s*", "", reply)
-            reply = reply if opened.rstrip().endswith("</think>") else f"{close_tag}\n\n{reply}"
+            shut = opened.rstrip().endswith("</think>") or close_tag in reply
+            reply = reply if shut else f"{close_tag}\n\n{reply}"
         end = self.end_in(reply)
         ids = self.ids(reply if end is None else reply[: end[1]])
         return ids if end is not None else np.append(ids, self.stop[0]).astype(np.int32)

@@ -89,8 +89,8 @@ class TagRenderer:
     def action(self, text: str) -> np.ndarray:
         return np.array([*self._encode(text), self._end], np.int32)
 
-    def call(self, calls: Sequence[ToolCall], tools: Tools) -> np.ndarray:
-        return self.action("\n".join(map(call_in_words, calls)))
+    def call(self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "") -> np.ndarray:
+        return self.action("\n".join(filter(None, [said, *map(call_in_words, calls)])))
 
     def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str:
         kept = [int(i) for i in ids if i != self._end]

@@ -214,6 +214,30 @@ class HasPhrases(Protocol):
         ...
 
 
+@runtime_checkable
+class HasJudging(Protocol):
+    """`judging`: calls functions of the user, which may cost money or write logs, to judge or answer an agent.
+
+    A run sets it to False for the episodes whose texts train a tokenizer.
+
+    Attributes:
+        judging: whether `step` calls them. False: rewards are 0, and the agent is not answered.
+    """
+
+    judging: bool
+
+
+@runtime_checkable
+class HasNotes(Protocol):
+    """`notes`: says what of its data it does not use.
+
+    Attributes:
+        notes: lines that a run prints once, at its start.
+    """
+
+    notes: Sequence[str]
+
+
 ABILITIES: dict[str, type] = {
     "tasks": HasTasks,
     "content": HasContent,
@@ -228,6 +252,8 @@ ABILITIES: dict[str, type] = {
     "box": HasBox,
     "vector_environment": HasVectorEnvironment,
     "phrases": HasPhrases,
+    "judging": HasJudging,
+    "notes": HasNotes,
 }
 
 ABSENT = object()

@@ -561,9 +561,11 @@ class Experience(Protocol):
 
     Attributes:
         instruction: an instruction that evaluations give to every policy, if the policies train with it. Default: None.
+        notes: lines that a run prints at its start, such as what of a file is not read. Default: none.
     """
 
     instruction: str | None = None
+    notes: Sequence[str] = ()
 
     def collect(self, number: int) -> Batch:
         """The trajectories of iteration `number`, from 0. They may be played, or come from files or a buffer."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt
 from palaestra.chat.history import Dialogue
+from palaestra.chat.messages import words_beside
 from palaestra.chat.template_tools import numbered
 from palaestra.data import Action, NextPrompt, Observation, Row
 from palaestra.data.protocols import Engine, Policy, Request, Response, Sampling, Session
@@ -191,12 +192,18 @@ class LanguageSession(Session):
         return replace(response, action=action, prompt=prompt.ids, pictures=_bare(prompt), segment=prompt.segment)
 
     def record(self, observation: Observation, action: Action) -> Response:
-        """Take a given action. Its text is tokenized as the response; calls of tools, as the chat template writes
-        them."""
+        """Take a given action. Its text is tokenized as the response; calls of tools, as the chat template writes them
+        beside the words of the text."""
         renderer, tools = self.policy.renderer, tuple(observation.tools or self.tools)
-        calls = tuple(numbered(action.tool_calls, self.recorded)) if tools else ()
+        calls = tuple(numbered(action.tool_calls, self.recorded))
+        words = words_beside(action, tools) if calls else ""
+        if calls and not tools and words != action.text:  # the role writes its calls in the form of the text
+            calls = ()
         self.recorded += len(calls)
-        ids = renderer.call(calls, tools) if calls else renderer.action(action.text or str(action.value))
+        if calls:
+            ids = renderer.call(calls, tools, said=words)
+        else:
+            ids = renderer.action(action.text or str(action.value))
         given = Action(text=action.text, value=action.value, tokens=ids, finish=action.finish, tool_calls=calls)
         if calls:
             given.reply = renderer.text(ids, tools=tools)

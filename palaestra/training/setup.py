@@ -193,7 +193,7 @@ def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart) 
 def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> list[str]:
     """Texts for a tokenizer: the observations and actions of expert play, or of random play if there is no expert.
 
-    The environments run in workers, as the recipe says.
+    The environments run in workers, as the recipe says. They call no function of the user that judges or answers.
     """
     seed, environment = settings.seed, settings.environment
     kind, player = ("expert", expert) if has(source, "expert") else ("random", random)
@@ -201,7 +201,7 @@ def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> 
         seed=seed,
         environment_name=shown(environment.name),
         environment_options=environment.options,
-        make_environment=make,
+        make_environment=functools.partial(unjudged, make),
         source=source,
         action_count=sizes_of(source)[1],
         program=play,
@@ -221,6 +221,14 @@ def transcripts(settings: RunSettings, make: Callable[[], Any], source: Any) -> 
             texts += [step.observation.text or "", step.action.text or ""]
             texts += [str(choice) for choice in step.observation.legal or ()]
     return [text for text in texts if text]
+
+
+def unjudged(make: Callable[[], Any]) -> Any:
+    """A new environment that calls no function of the user."""
+    environment = make()
+    if has(environment, "judging"):
+        environment.judging = False
+    return environment
 
 
 def demonstrations(setup: RunSetup, seed: int, tasks: Sequence[Task]) -> list[Trajectory]:

@@ -109,8 +109,9 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         interruption.notify = progress.note
         trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
         trainer.interruption = interruption
-        trained = trainer.setup.trained.values()
-        for line in dict.fromkeys(line for policy in trained for line in policy.notes):
+        source, trained = trainer.setup.source, trainer.setup.trained.values()
+        unread = [*trainer.experience.notes, *(source.notes if has(source, "notes") else ())]
+        for line in dict.fromkeys([*unread, *(line for policy in trained for line in policy.notes)]):
             progress.note(line)
         place = ranks.texts(str(continued_from(folder, say=progress.note) or ""))[0]
         if place:

@@ -50,11 +50,17 @@ class Reply:
     """
 
     text: str
-    messages: Sequence[Mapping[str, str]]
-    prompt: str | Sequence[Mapping[str, str]]
+    messages: Sequence[Mapping[str, Any]]
+    prompt: str | Sequence[Mapping[str, Any]]
     tokens: Sequence[int]
     columns: Mapping[str, Any]
     place: str
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of tools in the last reply, each with `name` and `arguments`."""
+        calls = self.messages[-1].get("tool_calls", ()) if self.messages else ()
+        return [dict(call["function"]) for call in calls]
 
     @property
     def completion(self) -> Any:
@@ -167,7 +173,8 @@ class Reward:
             "columns": dict(reply.columns),
             "place": reply.place,
         }
-        known = {**reply.columns, **one} if self.convention == "reply" else {**one, **reply.columns}
+        one = {"tool_calls": reply.tool_calls, **reply.columns, **one}
+        known = one if self.convention == "reply" else {**one, **reply.columns}
         if self.convention == "verl":
             model = reply.columns.get("reward_model")
             truth = model.get("ground_truth") if isinstance(model, Mapping) else None

@@ -42,9 +42,9 @@ def test_parts_and_calls():
     ]
     (problem,) = problems({"prompt": prompt})
     assert problem.observation().messages == (
-        {"role": "user", "content": "2 + 2?"},
-        {"role": "assistant", "content": "", "tool_calls": [CALL]},
-        {"role": "tool", "content": "4", "name": "add", "tool_call_id": "1"},
+        {"role": "user", "content": "2 + \n2?"},
+        {"role": "assistant", "content": "", "tool_calls": [{**CALL, "id": "call00000"}]},
+        {"role": "tool", "content": "4", "name": "add", "tool_call_id": "call00000"},
     )
 
 
@@ -104,7 +104,7 @@ def test_levels(given, level):
 @pytest.mark.parametrize(("answer", "said"), [(4, "4"), (4.0, "4"), (4.5, "4.5"), (True, "true"), (["a", "b"], "a")])
 def test_the_expert_writes_the_answer(answer, said):
     (problem,) = problems({"prompt": "x", "answer": answer})
-    assert problem.demonstration == said
+    assert [one.text for one in problem.demonstration] == [said]
 
 
 # ---- rule 7 -----------------------------------------------------------------------------------------------

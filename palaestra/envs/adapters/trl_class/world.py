@@ -87,8 +87,9 @@ class TrlClass:
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "tools")
+    abilities: tuple[str, ...] = ("tasks", "content", "expert", "snapshot", "tools", "judging")
     provides = frozenset({"outcome"})  # columns of a table of its episodes
+    judging = True
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class TrlClass:
         info: dict[str, Any] = {"calls": self._box.calls}
         readable = parsed.fault is None and not (answered and self._box.tools and not self._box.calls)
         reward = 0.0
-        if over or cut:
+        if (over or cut) and self.judging:
             reward, told = await self._judged()
             info |= told
         if parsed.fault is None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from palaestra.envs.worlds.dataset.files import Row, read_rows
-from palaestra.envs.worlds.dataset.problems import Layout, Problem
+from palaestra.envs.worlds.dataset.layouts import named
+from palaestra.envs.worlds.dataset.problems import UNREAD, Layout, Problem
 
 Numbered = tuple[int, Problem]  # the number of a problem in its file
 KEPT = 16  # collections
@@ -24,6 +25,7 @@ class Collection:
         problems: of the file. apart: those of the file of evaluations, if there is one.
         train: problems of training. held_out: problems of evaluations, each once.
         have_levels: whether any problem has one. have_demonstrations: whether all problems have one.
+        notes: lines that say what of the rows is not read.
     """
 
     problems: tuple[Problem, ...]
@@ -32,6 +34,7 @@ class Collection:
     held_out: tuple[Numbered, ...]
     have_levels: bool
     have_demonstrations: bool
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,21 @@ def collection_of(path: str, evaluation: str | None, layout: Layout, *, split: f
     return known.collection
 
 
+def _notes(problems: Sequence[Problem], layout: Layout) -> tuple[str, ...]:
+    """Lines that name columns with a known meaning, and keys of messages, that have values and are not read."""
+    used = {layout.prompt, layout.completion, layout.answer, layout.difficulty, *layout.problem}
+    columns = [
+        name for name in UNREAD if name not in used and any(one.columns.get(name) is not None for one in problems)
+    ]
+    file = problems[0].place.rpartition(":")[0]
+    lines = []
+    if columns:
+        lines.append(f"{file}: only reward functions read {named('column', columns)}")
+    if layout.unread:
+        lines.append(f"{file}: nothing reads {named('key', sorted(layout.unread))} of messages")
+    return tuple(lines)
+
+
 def _divided(rows: Sequence[Row], others: Sequence[Row] | None, layout: Layout, split: float) -> Collection:
     problems, apart = layout.problems(rows), None if others is None else layout.problems(others)
     numbered = list(enumerate(problems))
@@ -78,5 +96,6 @@ def _divided(rows: Sequence[Row], others: Sequence[Row] | None, layout: Layout, 
         train=tuple((number, one) for number, one in numbered if one.digest not in digests),
         held_out=tuple(reversed(once.values())),
         have_levels=any(one.level is not None for one in everything),
-        have_demonstrations=all(one.demonstration is not None for one in everything),
+        have_demonstrations=all(one.demonstration for one in everything),
+        notes=_notes(everything, layout),
     )

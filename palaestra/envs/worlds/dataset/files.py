@@ -1,14 +1,16 @@
 """Read the rows of a data file: JSON, CSV, Parquet, Arrow, a folder of them, or a data set of the Hugging Face hub that
-was downloaded before. Nothing is downloaded.
+was downloaded before. Nothing is downloaded. JSON and CSV may be compressed by gzip.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib
 import io
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +27,7 @@ SPLIT = re.compile(
     r"(?:.*?[-._ 0-9])?(train(?:ing)?|test(?:ing)?|validation|valid|val|dev|eval(?:uation)?)(?![a-z])", re.IGNORECASE
 )
 SAME_SPLIT = {"training": "train", "testing": "test", "valid": "validation", "val": "validation", "evaluation": "eval"}
+PACKED = ".gz"
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # where JSON text may have half of a character, such as `\ud83d`
 DOWNLOAD = "hf download --repo-type dataset"
 
@@ -38,17 +41,18 @@ class Row:
     folder: str = ""
 
 
-def read_rows(path: str) -> tuple[Row, ...]:
+def read_rows(path: str, *, where: str = "environment: dataset") -> tuple[Row, ...]:
     """The rows of a data file. Files that have not changed are read only once.
 
     Args:
+        where: what reads them, for messages.
         path: a file; a folder; or an id of the Hugging Face hub that was downloaded before. After a folder or an id,
             the beginning of file names may follow: `openai/gsm8k/main/train` means `main/train-00000-of-00001.parquet`.
 
     Raises: InvalidData, if there is no such file, for a row that cannot be read, or without rows; MissingExtra, for
         Parquet and Arrow without pyarrow.
     """
-    files = data_files(path)
+    files = data_files(path, where=where)
     states = tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
     rows = _read_all(states)
     if not rows:
@@ -62,33 +66,41 @@ def _read_all(states: tuple[tuple[str, int, int], ...]) -> tuple[Row, ...]:
 
 
 # ---- files ------------------------------------------------------------------------------------------------
-def data_files(path: str) -> list[Path]:
+def data_files(path: str, *, where: str = "environment: dataset") -> list[Path]:
     """The files that a path means. Raises: InvalidData, if there is none."""
     place = Path(path)
     if place.is_file():
         return [place]
     for folder, start in _folders(path):
-        found = sorted(file for file in folder.rglob("*") if file.suffix.lower() in READERS and file.is_file())
+        found = sorted(file for file in folder.rglob("*") if kind_of(file) in READERS and file.is_file())
         inside = [(file, file.relative_to(folder)) for file in found]
         seen = [(file, place) for file, place in inside if not any(name.startswith(".") for name in place.parts)]
         named = [file for file, place in seen if place.as_posix().startswith(start)]
         # A folder of Hugging Face `datasets` holds JSON files about itself beside the data.
-        tables = [file for file in named if file.suffix.lower() in TABLES]
+        tables = [file for file in named if kind_of(file) in TABLES]
         if named:
-            _refuse_several_splits(path, start, [file.relative_to(folder) for file in tables or named])
+            _refuse_several_splits(
+                f"{where}, path: {path}", path, start, [file.relative_to(folder) for file in tables or named]
+            )
             return tables or named
     begins = "/".join(place.parts[:2])
     name = begins if re.fullmatch(r"[\w.-]+/[\w.-]+", begins) else "OWNER/NAME"
     raise InvalidData(
-        where=f"environment: dataset, path: {path}",
+        where=f"{where}, path: {path}",
         what="there is no such file or folder with data, and no data set of this name on this machine. Nothing is "
         "downloaded by itself.",
         remedy=f"Correct the path, which starts from the recipe's folder or the working folder. Files may be "
-        f"{', '.join(READERS)}.\nFor a data set of the Hugging Face hub, run first: {DOWNLOAD} {name}",
+        f"{', '.join(READERS)}; JSON and CSV also with `{PACKED}` behind it.\nFor a data set of the Hugging Face hub, run first: {DOWNLOAD} {name}",
     )
 
 
-def _refuse_several_splits(path: str, start: str, files: Sequence[Path]) -> None:
+def kind_of(path: Path) -> str:
+    """The kind of a file by its name, such as `.jsonl`, also for `train.jsonl.gz`."""
+    kinds = [kind.lower() for kind in path.suffixes]
+    return kinds[-2] if kinds[-1:] == [PACKED] and len(kinds) > 1 and kinds[-2] in UNPACKED else "".join(kinds[-1:])
+
+
+def _refuse_several_splits(where: str, path: str, start: str, files: Sequence[Path]) -> None:
     """Refuse a folder in which both training and test data lie. Raises: InvalidData, which names the parts."""
     found: dict[str, str] = {}  # what to write → the split
     for file in files:
@@ -102,7 +114,7 @@ def _refuse_several_splits(path: str, start: str, files: Sequence[Path]) -> None
         names = tuple(f"{base}/{part}" for part in found)
         test = next((name for name, split in zip(names, found.values(), strict=True) if split != "train"), names[0])
         raise InvalidData(
-            where=f"environment: dataset, path: {path}",
+            where=where,
             what=f"the folder has several splits: {', '.join(sorted(set(found.values())))}.",
             options=names,
             remedy=f"Name one of them, and another for evaluations: `eval: {test}`.",
@@ -157,7 +169,7 @@ def _has_lines(text: str) -> bool:
 def _csv(path: Path) -> Iterable[tuple[int, Any]]:
     """The rows, each with the number of its first line. An empty value is None."""
     csv.field_size_limit(2**31 - 1)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    delimiter = "\t" if kind_of(path) == ".tsv" else ","
     reader = csv.reader(io.StringIO(_text(path), newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
     line = 1
@@ -206,15 +218,44 @@ def _arrow(path: Path) -> Iterable[tuple[int, Any]]:
 
 def _rows_of_table(path: Path, read: Callable[[], Any]) -> Iterable[tuple[int, Any]]:
     """The rows of a table of pyarrow. Raises: InvalidData, if it cannot be read."""
-    fault = _pyarrow("pyarrow", path).ArrowException
+    pyarrow = _pyarrow("pyarrow", path)
+    fault = pyarrow.ArrowException
     try:
-        return enumerate(read().to_pylist(), start=1)
+        table = read()
+        _header(table.column_names, path.name)
+        columns = [column.to_pylist() for column in table.itercolumns()]
     except fault as error:
         first = str(error).partition("\n")[0]
         kind = path.suffix.lower().removeprefix(".").capitalize()
         raise InvalidData(
             where=str(path), what=f"it cannot be read as {kind}: {first}.", remedy="Write it again."
         ) from None
+    made = [_converter(field.type, pyarrow) for field in table.schema]
+    columns = [column if of is None else map(of, column) for of, column in zip(made, columns, strict=True)]
+    rows = (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
+    return enumerate(rows, start=1)
+
+
+def _converter(kind: Any, pyarrow: Any) -> Callable[[Any], Any] | None:
+    """Makes of a value of this type what a row of JSON would have; None, if it is the same.
+
+    All structs of a column have the same keys, so a key that is null in a struct was never there. Values of the type
+    `arrow.json`, in which `datasets` stores what has no fixed form, are JSON texts.
+    """
+    if isinstance(kind, pyarrow.BaseExtensionType) and kind.extension_name == "arrow.json":
+        return lambda value: None if value is None else _parsed(value, "a value of the type `arrow.json`")
+    if pyarrow.types.is_struct(kind):
+        inside = {field.name: _converter(field.type, pyarrow) for field in kind}
+        return lambda value: None if value is None else _struct(value, inside)
+    if any(is_kind(kind) for is_kind in (pyarrow.types.is_list, pyarrow.types.is_large_list)):
+        of_items = _converter(kind.value_type, pyarrow)
+        return None if of_items is None else lambda value: None if value is None else [of_items(one) for one in value]
+    return None
+
+
+def _struct(value: Mapping[str, Any], inside: Mapping[str, Callable[[Any], Any] | None]) -> dict[str, Any]:
+    kept = {name: inner for name, inner in value.items() if inner is not None}
+    return {name: inner if (made := inside[name]) is None else made(inner) for name, inner in kept.items()}
 
 
 READERS: dict[str, Callable[[Path], Iterable[tuple[int, Any]]]] = {
@@ -226,15 +267,14 @@ READERS: dict[str, Callable[[Path], Iterable[tuple[int, Any]]]] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
 }
+UNPACKED = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # kinds that may be compressed
 TABLES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".csv", ".tsv")
 
 
 def _read(path: Path) -> Iterable[Row]:
-    kind = path.suffix.lower()
+    kind = kind_of(path)
     if kind not in READERS:
-        raise InvalidData(
-            where=str(path), what=f"files of the kind `{path.suffix}` cannot be read.", options=tuple(READERS)
-        )
+        raise InvalidData(where=str(path), what=f"files of the kind `{kind}` cannot be read.", options=tuple(READERS))
     for number, columns in READERS[kind](path):
         place = f"{path.name}:{number}"
         if not isinstance(columns, dict):
@@ -246,7 +286,12 @@ def _read(path: Path) -> Iterable[Row]:
 
 def _text(path: Path) -> str:
     try:
+        if path.suffix.lower() == PACKED:
+            return gzip.decompress(path.read_bytes()).decode("utf-8-sig").replace("\r\n", "\n")
         return path.read_text(encoding="utf-8-sig")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        remedy = f"Compress it again: `gzip -k {path.stem}`."
+        raise InvalidData(where=str(path), what=f"it is not compressed by gzip: {error}.", remedy=remedy) from None
     except UnicodeDecodeError as error:
         raise InvalidData(where=str(path), what=f"it is not UTF-8: {error}.", remedy="Save it as UTF-8.") from None
     except OSError as error:
@@ -255,7 +300,7 @@ def _text(path: Path) -> str:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_no_doubles)
         if HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -264,9 +309,26 @@ def _parsed(text: str, where: str) -> Any:
         raise InvalidData(where=where, what=what, remedy="Remove it. The text was cut inside of a character.") from None
     except RecursionError:
         raise InvalidData(where=where, what="it is nested too deeply.", remedy="Correct the line.") from None
+    except _Twice as error:
+        remedy = "Remove one of the two. Only the last would count."
+        raise InvalidData(where=where, what=f"{error}.", remedy=remedy) from None
     except ValueError as error:
         raise InvalidData(where=where, what=f"it is not JSON: {error}.", remedy="Correct the line.") from None
     return value
+
+
+class _Twice(ValueError):
+    """A key occurs twice in a JSON object."""
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values. Raises: _Twice, if a key occurs twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Twice(f"the key `{twice}` stands twice in one object")
+    return made
 
 
 def _pyarrow(module: str, path: Path) -> Any:

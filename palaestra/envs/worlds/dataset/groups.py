@@ -13,6 +13,7 @@ from torch import Tensor
 from palaestra.data import Iteration, RunSetup, StepTable, Trajectory
 from palaestra.data.protocols import StatefulPart
 from palaestra.envs.verifiers.calling import Reply, Reward, rewards_of
+from palaestra.envs.worlds.dataset.turns import Given, answered, judged_text, said_by
 from palaestra.envs.worlds.dataset.world import AGENT, Dataset
 from palaestra.errors import RecipeError
 from palaestra.registry import Files, register
@@ -89,15 +90,15 @@ class GroupFunction(StatefulPart):
 
 def reply_of(trajectory: Trajectory, source: Dataset) -> Reply:
     """What an episode of `dataset` said, as reward functions get it."""
-    problem, said, tokens = source.problem(trajectory.task), list[dict[str, str]](), list[int]()
+    problem, said, tokens = source.problem(trajectory.task), list[Given](), list[int]()
     steps = [step for step in trajectory.steps if step.agent == AGENT] or trajectory.steps  # a team has other names
     for number, step in enumerate(steps):
         if number:
-            said.append({"role": "user", "content": step.observation.text or ""})
-        said.append({"role": "assistant", "content": step.action.text or ""})
+            said.append(answered(step.observation.text or "", said))
+        said.append(said_by(step.action, said))
         tokens += step.action.tokens.tolist()
     return Reply(
-        text=said[-1]["content"],
+        text=judged_text(steps[-1].action),
         messages=said,
         prompt=problem.prompt,
         tokens=tokens,

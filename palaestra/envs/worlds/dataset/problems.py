@@ -9,23 +9,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from palaestra.data import Observation
+from palaestra.chat.messages import Message, MessageFault, MessageReader, read_tools, with_thought
+from palaestra.data import Action, Observation
 from palaestra.data.task import content_digest
 from palaestra.envs.kit.contents import as_json
-from palaestra.envs.kit.images import image_digest, is_content, observation_of, refuse_unplaced, with_images
+from palaestra.envs.kit.images import image_digest, observation_of, refuse_unplaced, with_images
 from palaestra.envs.verifiers.answers import right_answers
 from palaestra.envs.worlds.dataset.files import Row
+from palaestra.envs.worlds.dataset.layouts import LayoutName, in_columns
 from palaestra.errors import InvalidData, nearest
 
 NAME = "dataset"
 ANSWERS = ("answer", "solution", "ground_truth", "reward_model.ground_truth")  # TRL's columns, then verl's
 LEVELS = ("difficulty", "level")
 VIDEOS = ("video", "videos")
-ROLES = ("system", "user", "assistant", "tool")
-FURTHER = ("name", "reasoning_content", "tool_calls", "tool_call_id")  # fields of a message that chat templates read
+# Columns that mean something to trainers of chat models, and that this environment does not read.
+UNREAD = (
+    "chosen",
+    "rejected",
+    "label",
+    "chat_template_kwargs",
+    "parallel_tool_calls",
+    "function_call",
+)
 PLACE = re.compile(r"\{\{(\w+(?:\.\w+)*)\}\}|\{([^{}]+)\}")  # `{{word}}` and `{column}` in a template
 NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*)([:!\[].*)?", re.DOTALL)  # what may stand in a place: a name, and a format
-Message = Mapping[str, Any]
+Given = Mapping[str, Any]  # a message as contexts and reward functions get it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +46,20 @@ class Problem:
         messages: all that the agent reads first: the system message, the examples, and the prompt.
         columns: all columns of the file, with `answer` if the answer was found under another name. A column that the
             row lacks is None.
-        demonstration: a good reply; None, if the row has none.
+        demonstration: good replies, one for each turn; empty, if the row has none.
         content: what tells this problem from others. digest: its hash.
         level: how hard it is, if a column says so.
         place: of the row, such as `train.jsonl:17`.
         images: of the row, as its file has them. They are read when the agent sees them, so that not all are in memory.
         asked: how many of the messages are the row's own; its images stand in these.
         folder: where the paths of images begin.
+        tools: that the row declares, and that the agent may call in its reply.
     """
 
-    prompt: str | tuple[Message, ...]
-    messages: tuple[Message, ...]
+    prompt: str | tuple[Given, ...]
+    messages: tuple[Given, ...]
     columns: Mapping[str, Any]
-    demonstration: str | None
+    demonstration: tuple[Action, ...]
     content: Any
     digest: str
     level: float | None
@@ -57,6 +67,7 @@ class Problem:
     images: tuple[Any, ...] = ()
     asked: int = 1
     folder: str = ""
+    tools: tuple[Given, ...] = ()
 
     @property
     def conversational(self) -> bool:
@@ -68,10 +79,14 @@ class Problem:
 
         Raises: InvalidData, for an image that cannot be read.
         """
+        seen = self._seen()
+        return replace(seen, tools=self.tools) if self.tools else seen
+
+    def _seen(self) -> Observation:
         *head, last = self.messages
         if self.images or any(not isinstance(message["content"], str) for message in self.messages):
             return self._with_images()
-        if last["role"] == "user" and [message["role"] for message in head] in ([], ["system"]):
+        if last.keys() == PLAIN and last["role"] == "user" and (not head or (len(head) == 1 and _leads(head[0]))):
             instruction = head[0]["content"] if head else None
             return Observation(text=last["content"], instruction=instruction, state_key=self.digest)
         text = "\n".join(message["content"] for message in self.messages)
@@ -82,7 +97,7 @@ class Problem:
         before = with_images(self.messages[:count], folder=folder, where=self.place)
         own = with_images(self.messages[count:], self.images, folder=folder, where=self.place)
         messages, instruction = (*before, *own), None
-        if [message["role"] for message in messages] == ["system", "user"]:
+        if len(messages) == 2 and _leads(messages[0]) and messages[1]["role"] == "user":
             instruction, messages = messages[0]["content"], messages[1:]
         return observation_of(messages, instruction=instruction, state_key=self.digest)
 
@@ -99,33 +114,37 @@ class Layout:
     fewshot: tuple[Mapping[str, Any], ...] = ()
     problem: tuple[str, ...] = ()
     difficulty: str | None = None
-    examples: tuple[Message, ...] = field(init=False, default=())
+    layout: LayoutName = "columns"
+    examples: tuple[Given, ...] = field(init=False, default=())
+    unread: set[str] = field(init=False, default_factory=set, compare=False)  # keys of messages
 
     def __post_init__(self) -> None:
-        shown = [turn for number, row in enumerate(self.fewshot, start=1) for turn in self._example(row, number)]
-        object.__setattr__(self, "examples", tuple(shown))
+        shown: list[Given] = []
+        for number, row in enumerate(self.fewshot, start=1):
+            shown += [row] if {"role", "content"} <= row.keys() else self._example(row, number)
+        read = self._conversation(shown, "environment: dataset, fewshot") if shown else []
+        object.__setattr__(self, "examples", tuple(one.as_given() for one in read))
 
     def problems(self, rows: Sequence[Row]) -> tuple[Problem, ...]:
-        """The problems of the rows. Raises: InvalidData, for a row without a prompt, or if prompts differ in kind."""
+        """The problems of the rows. If some prompts are texts and others messages, all are messages.
+
+        Raises: InvalidData, for a row without a prompt.
+        """
         found = tuple(self._problem(row) for row in rows)
         names = dict.fromkeys(name for one in found for name in one.columns)
         found = tuple(
             one if len(one.columns) == len(names) else replace(one, columns=dict.fromkeys(names) | dict(one.columns))
             for one in found
         )
-        first = found[0]
-        other = next((one for one in found if one.conversational != first.conversational), None)
-        if other is not None:
-            kinds = [("a text", "a list of messages")[one.conversational] for one in (first, other)]
-            raise InvalidData(
-                where=f"{other.place}, `{self.prompt}`",
-                what=f"it is {kinds[1]}, but in {first.place} it is {kinds[0]}.",
-                remedy="Use one kind in all rows: a text, or a list of messages with `role` and `content`.",
-            )
-        return found
+        if len({one.conversational for one in found}) == 1:
+            return found
+        return tuple(
+            one if one.conversational else replace(one, prompt=({"role": "user", "content": one.prompt},))
+            for one in found
+        )
 
     def _problem(self, row: Row) -> Problem:
-        columns = dict(row.columns)
+        columns = in_columns(row.columns, self.layout, row.place)
         video = next((name for name in VIDEOS if columns.get(name)), None)
         if video is not None:
             raise InvalidData(
@@ -142,15 +161,17 @@ class Layout:
             columns["answer"] = column(columns, name)
         own = prompt if not isinstance(prompt, str) else ({"role": "user", "content": prompt},)
         refuse_unplaced(own, len(images), where=row.place)
-        head = [message for message in own[:1] if message["role"] == "system"]
+        tools = _tools(columns, row.place)
+        head = [message for message in own[:1] if _leads(message)]
         system = [{"role": "system", "content": self.system}] if self.system is not None else head
         shown = prompt if not images else [prompt, [image_digest(one, row.folder, row.place) for one in images]]
+        shown = [shown, tools] if tools else shown
         content = as_json([self._named(columns, name, row.place) for name in self.problem] if self.problem else shown)
         return Problem(
             prompt=prompt,
             messages=(*system, *self.examples, *own[len(head) :]),
             columns=columns,
-            demonstration=self._demonstration(columns, spoken),
+            demonstration=tuple(map(_acted, self._demonstration(columns, spoken, row.place))),
             content=content,
             digest=content_digest(NAME, content),
             level=self._level(columns, row.place),
@@ -158,9 +179,21 @@ class Layout:
             images=images,
             asked=len(own) - len(head),
             folder=row.folder,
+            tools=tools,
         )
 
-    def _prompt(self, columns: Mapping[str, Any], place: str) -> tuple[str | tuple[Message, ...], str | None]:
+    def _conversation(self, given: Any, place: str) -> list[Message]:
+        """Checked messages. Raises: InvalidData, for one that cannot be read, and without any."""
+        reader = MessageReader(unread=self.unread)
+        try:
+            messages = reader.read(given)
+        except MessageFault as fault:
+            raise unreadable(fault, place) from None
+        if not messages:
+            raise InvalidData(where=place, what="it has no message.", remedy="Write at least one message of the user.")
+        return messages
+
+    def _prompt(self, columns: Mapping[str, Any], place: str) -> tuple[str | tuple[Given, ...], Message | None]:
         """The prompt, and the reply in a column `messages` that holds the whole conversation."""
         if self.template is not None:
             text = filled(self.template, columns, place)
@@ -169,31 +202,31 @@ class Layout:
             return text, None
         given = column(columns, self.prompt)
         if given is None and isinstance(columns.get("messages"), list):
-            messages = conversation(columns["messages"], f"{place}, `messages`")
-            said = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-            end = said[-1] if said else len(messages)
+            messages = self._conversation(columns["messages"], f"{place}, `messages`")
+            replies = [number for number, message in enumerate(messages) if message.role == "assistant"]
+            end = replies[-1] if replies else len(messages)
             if end:
-                return messages[:end], _text(messages[end]) if said else None
+                return tuple(one.as_given() for one in messages[:end]), messages[end] if replies else None
         if given is None:
             raise absent(self.prompt, columns, place, option="prompt")
         if isinstance(given, list):
-            messages = conversation(given, f"{place}, `{self.prompt}`")
-            if messages[-1]["role"] == "assistant":
+            messages = self._conversation(given, f"{place}, `{self.prompt}`")
+            last = messages[-1]
+            if last.role == "assistant":
                 raise InvalidData(
                     where=f"{place}, `{self.prompt}`",
                     what="its last message is one of the assistant, and a reply is a new message: it would not go on "
-                    f"from {messages[-1]['content']!r}.",
+                    f"from {last.text!r}.",
                     remedy="End with a message of the user. If the last message is a good reply, call the column "
                     "`messages`.",
                 )
-            last = messages[-1]["content"]
-            if messages[-1]["role"] == "user" and isinstance(last, str) and not last.strip():
+            if last.role == "user" and last.is_empty:
                 raise InvalidData(
                     where=f"{place}, `{self.prompt}`",
                     what="its last message is empty.",
                     remedy="Write the question into it.",
                 )
-            return messages, None
+            return tuple(one.as_given() for one in messages), None
         if not isinstance(given, str) or not given.strip():
             raise InvalidData(
                 where=f"{place}, `{self.prompt}`",
@@ -202,17 +235,21 @@ class Layout:
             )
         return given, None
 
-    def _demonstration(self, columns: Mapping[str, Any], spoken: str | None) -> str | None:
-        """A good reply: that of the column `completion`, else of the conversation, else the answer itself."""
+    def _demonstration(self, columns: Mapping[str, Any], spoken: Message | None, place: str) -> list[Message]:
+        """Good replies: those of the column `completion`, else of the conversation, else the answer itself."""
         given = column(columns, self.completion)
-        if isinstance(given, list) and given and isinstance(given[-1], Mapping):
-            given = given[-1].get("content")
+        if isinstance(given, list) and given and isinstance(given[0], Mapping) and "role" in given[0]:
+            told = self._conversation(given, f"{place}, `{self.completion}`")
+            return [one for one in told if one.role == "assistant" and one.learned]
         answer = columns.get("answer")
         answer = answer[0] if isinstance(answer, list) and answer else answer
-        told = given if isinstance(given, str) else spoken
-        if told is None and isinstance(answer, str | int | float):
-            told = right_answers(answer)[0]
-        return told
+        if isinstance(given, str):
+            return [Message(role="assistant", content=given)]
+        if spoken is not None:
+            return [spoken] if spoken.learned else []
+        if isinstance(answer, str | int | float):
+            return [Message(role="assistant", content=right_answers(answer)[0])]
+        return []
 
     def _level(self, columns: Mapping[str, Any], place: str) -> float | None:
         """How hard the problem is: a number, or the first number of a text such as `Level 5`."""
@@ -238,18 +275,54 @@ class Layout:
             raise absent(name, columns, place, option="problem")
         return value
 
-    def _example(self, row: Mapping[str, Any], number: int) -> tuple[Message, ...]:
-        """The messages of an example: itself, if it is a message, or those of a row with its answer."""
+    def _example(self, row: Mapping[str, Any], number: int) -> list[Given]:
+        """The messages of an example with its answer."""
         place = f"environment: dataset, fewshot, example {number}"
-        if row.keys() == {"role", "content"}:
-            return conversation([row], place)
         prompt, spoken = self._prompt(row, place)
         name = self.answer or next((name for name in ANSWERS if column(row, name) is not None), "answer")
-        answer = self._demonstration({**row, "answer": column(row, name)}, spoken)
-        if answer is None:
+        replies = self._demonstration({**row, "answer": column(row, name)}, spoken, place)
+        if not replies:
             raise absent(name, row, place, option="answer")
-        own = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
-        return (*own, {"role": "assistant", "content": answer})
+        own: tuple[Given, ...] = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+        return [*own, replies[0].as_given()]
+
+
+PLAIN = {"role", "content"}  # keys of a message that is a text and nothing else
+
+
+def _leads(message: Given) -> bool:
+    """Whether a message may become the instruction."""
+    plain = message.keys() == PLAIN and isinstance(message["content"], str)
+    return plain and message["role"] in ("system", "developer")
+
+
+def _acted(reply: Message) -> Action:
+    """A reply as the expert gives it."""
+    return Action(text=with_thought(reply.text, reply.thinking), tool_calls=reply.calls)
+
+
+def _tools(columns: Mapping[str, Any], place: str) -> tuple[dict[str, Any], ...]:
+    """The tools that a row declares. Raises: InvalidData, for a column that declares none."""
+    name = next((name for name in ("tools", "functions") if columns.get(name)), None)
+    try:
+        return () if name is None else read_tools(columns[name])
+    except MessageFault as fault:
+        raise InvalidData(
+            where=f"{place}, `{'.'.join(filter(None, (name, fault.place)))}`",
+            what=f"{fault.what}.",
+            remedy="Declare tools as a list in OpenAI's form, or as the same in a JSON text. Rename the column if it "
+            "means something else.",
+        ) from None
+
+
+def unreadable(fault: MessageFault, place: str) -> InvalidData:
+    """The error for a message that cannot be read. `place`: of its list, such as ``a.jsonl:3, `messages` ``."""
+    return InvalidData(
+        where=f"{place.removesuffix('`')}.{fault.place}`" if fault.place and place.endswith("`") else place,
+        what=f"{fault.what}.",
+        remedy="Write messages with a `role` and a `content`: a text, or parts of the types `text` and `image`. A "
+        "reply may have `tool_calls`, and each of them a result: a message of the role `tool`.",
+    )
 
 
 def column(columns: Mapping[str, Any], name: str) -> Any:
@@ -294,51 +367,6 @@ def filled(template: str, columns: Mapping[str, Any], place: str) -> str:
         return str(given)
 
     return PLACE.sub(value, template)
-
-
-def conversation(given: Sequence[Any], place: str) -> tuple[Message, ...]:
-    """Checked messages. A content with images stays a list of parts.
-
-    Raises: InvalidData, for one without a role, and for one without a text or images.
-    """
-    messages = []
-    for message in given:
-        known = isinstance(message, Mapping) and message.get("role") in ROLES
-        content = (_with_pictures(message) or _text(message)) if known else None
-        if content is None:
-            raise InvalidData(
-                where=place,
-                what=f"{message!r} is not a message.",
-                remedy=f"Write messages with a `role` ({', '.join(ROLES)}) and a `content`: a text, or parts of the "
-                "types `text` and `image`.",
-            )
-        further = {name: message[name] for name in FURTHER if message.get(name)}
-        messages.append({"role": message["role"], "content": content, **further})
-    if not given:
-        raise InvalidData(where=place, what="it has no message.", remedy="Write at least one message of the user.")
-    return tuple(messages)
-
-
-def _with_pictures(message: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The content of a message with images, without fields that are None; None, if it has no image."""
-    content: Any = message.get("content")
-    if not is_content(content):
-        return None
-    parts = [{name: value for name, value in part.items() if value is not None} for part in content]
-    kinds = {part.get("type") for part in parts}
-    return parts if kinds <= {"text", "image", "image_url"} and kinds != {"text"} else None
-
-
-def _text(message: Mapping[str, Any]) -> str | None:
-    """The text of a message, also if it is a list of parts, or if the message only calls tools; None without one."""
-    content = message.get("content")
-    if isinstance(content, list) and content:
-        parts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
-        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
-        return "".join(texts) if len(texts) == len(content) else None
-    if content is None and message.get("tool_calls"):
-        return ""
-    return content if isinstance(content, str) else None
 
 
 def absent(name: str, columns: Mapping[str, Any], place: str, *, option: str, braces: bool = False) -> InvalidData:

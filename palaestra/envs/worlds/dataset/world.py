@@ -16,7 +16,9 @@ from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import KeepsState
 from palaestra.envs.verifiers.calling import Reply, line_of, refuse_missing, responder_of, rewards_of, success_of
 from palaestra.envs.worlds.dataset.collection import collection_of
-from palaestra.envs.worlds.dataset.problems import NAME, Layout, Message, Problem
+from palaestra.envs.worlds.dataset.layouts import LayoutName
+from palaestra.envs.worlds.dataset.problems import NAME, Given, Layout, Problem
+from palaestra.envs.worlds.dataset.turns import answered, judged_text, said_by
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.registry import File, Files, PositiveInt, register
 
@@ -31,7 +33,7 @@ class State:
     """One conversation: its problem, what was said after the prompt, and the ids of the replies."""
 
     problem: Problem
-    said: tuple[Message, ...] = ()
+    said: tuple[Given, ...] = ()
     tokens: tuple[int, ...] = ()
     turn: int = 0
 
@@ -41,7 +43,8 @@ class Dataset(KeepsState[State]):
     """Answer problems of a file; functions judge the replies.
 
     A file is JSON lines, a JSON list, CSV, Parquet, a folder of those, or a data set of the Hugging Face hub that was
-    downloaded before. Columns are those of TRL and verl. Every column reaches the reward functions.
+    downloaded before. Columns are those of TRL, verl and OpenAI. Every column reaches the reward functions. The tools
+    of a column `tools` are declared to a role with `tools.native`, and its calls are the reply.
 
     Args:
         path: the training problems, from the recipe's folder or the working folder.
@@ -59,6 +62,8 @@ class Dataset(KeepsState[State]):
             also with options (`{number: {tolerance: 0.01}}`), or a list of those, which are summed.
         weights: a factor for each function of `reward`; null: 1 each.
         success: when a reply counts as solved: the least reward of the first function, or a rule, `correct > 0.5`.
+        layout: `sharegpt` for rows with `conversations`, `alpaca` for rows with `instruction`, `input` and `output`;
+            `columns` for rows with `prompt` or `messages`.
         problem: columns that tell one problem from another; empty: the question.
         difficulty: column of numbers that are higher for harder problems. None: `difficulty` or `level`, if present.
         respond: a function of yours that answers the agent: `def reply(messages, **columns)` returns a text, or None to
@@ -69,8 +74,9 @@ class Dataset(KeepsState[State]):
     """
 
     agents: tuple[str, ...] = (AGENT,)
-    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot")
+    abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "judging", "notes")
     provides = frozenset({"state_key", "outcome"})
+    judging = True
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class Dataset(KeepsState[State]):
         success: float | str = 1.0,
         problem: tuple[str, ...] = (),
         difficulty: str | None = None,
+        layout: LayoutName = "columns",
         respond: Annotated[str | None, Files(functions=True)] = None,
         max_turns: PositiveInt = 1,
     ) -> None:
@@ -101,6 +108,7 @@ class Dataset(KeepsState[State]):
             fewshot=tuple(fewshot),
             problem=tuple(problem),
             difficulty=difficulty,
+            layout=layout,
         )
         if respond is not None and ":" not in respond:
             raise RecipeError(
@@ -121,7 +129,7 @@ class Dataset(KeepsState[State]):
                 remedy="Set `max_turns`, the most replies of a conversation, or leave out `respond`.",
             )
         self._given = given = collection_of(path, eval, layout, split=split)
-        self._split = split
+        self._split, self.notes = split, given.notes
         self._rewards = rewards_of(reward, weights, given.problems[0].columns, where=WHERE)
         if given.apart is not None:
             refuse_missing(self._rewards, given.apart[0].columns, where=f"{WHERE}, eval: {eval}")
@@ -206,18 +214,18 @@ class Dataset(KeepsState[State]):
         return single(AGENT, self.state.problem.observation())
 
     async def step(self, actions: Mapping[str, Action]) -> StepResult:
-        action = actions[AGENT]
-        text = action.text if action.text is not None else str(action.value)
-        state = self.state
-        said = (*state.said, {"role": "assistant", "content": text})
+        if not self.judging:
+            return single(AGENT, None, over=True)
+        action, state = actions[AGENT], self.state
+        said = (*state.said, said_by(action, state.said))
         tokens = (*state.tokens, *action.tokens.tolist())
         state = self.state = replace(state, said=said, tokens=tokens, turn=state.turn + 1)
         answer = await self._answer(state) if state.turn < self._max_turns else None
         if answer is not None:
-            self.state = replace(state, said=(*said, {"role": "user", "content": answer}))
+            self.state = replace(state, said=(*said, answered(answer, said)))
             key = content_digest(state.problem.digest, self.state.said)
             return single(AGENT, Observation(text=answer, state_key=key))
-        reward, info = await self._judged(state, text)
+        reward, info = await self._judged(state, judged_text(action))
         return single(AGENT, None, reward=reward, over=True, info=info)
 
     async def _answer(self, state: State) -> str | None:
@@ -276,8 +284,9 @@ class Dataset(KeepsState[State]):
 
     # ---- abilities ----------------------------------------------------------------------------------------
     def expert(self, agent: str) -> Action:
-        """The good reply of the row."""
-        return Action(text=self.state.problem.demonstration or "")
+        """The good reply of the row, or that of this turn."""
+        replies = self.state.problem.demonstration
+        return replies[min(self.state.turn, len(replies) - 1)] if replies else Action(text="")
 
     @property
     def first(self) -> Problem:

@@ -90,7 +90,8 @@ def data_files(path: str, *, where: str = "environment: dataset") -> list[Path]:
         what="there is no such file or folder with data, and no data set of this name on this machine. Nothing is "
         "downloaded by itself.",
         remedy=f"Correct the path, which starts from the recipe's folder or the working folder. Files may be "
-        f"{', '.join(READERS)}; JSON and CSV also with `{PACKED}` behind it.\nFor a data set of the Hugging Face hub, run first: {DOWNLOAD} {name}",
+        f"{', '.join(READERS)}; JSON and CSV also with `{PACKED}` behind it.\n"
+        f"For a data set of the Hugging Face hub, run first: {DOWNLOAD} {name}",
     )
 
 

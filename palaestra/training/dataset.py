@@ -10,21 +10,21 @@ import numpy as np
 from palaestra.chat import ContextFull
 from palaestra.data import Batch, NextPrompt, RunSetup, Step, Trajectory, derive
 from palaestra.data.protocols import Experience, Session
+from palaestra.envs.worlds.dataset.layouts import LayoutName
+from palaestra.envs.worlds.dataset.records import WHERE, Record, read_records
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.index import PACKAGE
 from palaestra.registry import File, PositiveInt, register
 from palaestra.rollout.episode import segment_number
 from palaestra.rollout.strategies import opening
-from palaestra.store.records import Record, read_records
-
-WHERE = "experience: dataset"
 
 
 @register("experience", "dataset")
 class Dataset(Experience):
     """Learn from the records of a file instead of playing.
 
-    The file holds pairs, demonstrations or stored episodes (`palaestra.store.records.read_records` lists the columns).
+    The file holds pairs, demonstrations or stored episodes: `read_records` in `palaestra.envs.worlds.dataset.records`
+    lists the columns.
     Every record is repeated in sessions of the run's policies, with their tokenizer, chat template and context.
     Each record is one group. The records of an iteration depend only on its number and the run's seed.
     """
@@ -40,6 +40,7 @@ class Dataset(Experience):
         batch: PositiveInt = 16,
         shuffle: bool = True,
         agent: str | None = None,
+        layout: LayoutName = "columns",
     ) -> None:
         """
         Args:
@@ -48,6 +49,7 @@ class Dataset(Experience):
             batch: records of an iteration. Higher: smoother gradients, fewer updates in one pass over the file.
             shuffle: use a new random order in each pass over the file.
             agent: the role whose conversations the file holds; None: the only role.
+            layout: `sharegpt` for rows with `conversations`, `alpaca` for rows with `instruction` and `output`.
 
         Raises: RecipeError, without such a file; InvalidData, for a record that cannot be read.
         """
@@ -55,7 +57,8 @@ class Dataset(Experience):
         if found is None:
             raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Correct the path.")
         roles = [name for name in setup.roles if name != "*"]
-        self.records = read_records(found, agent or (roles[0] if len(roles) == 1 else None))
+        read = read_records(found, agent or (roles[0] if len(roles) == 1 else None), layout=layout)
+        self.records, self.notes = read.records, read.notes
         self._setup, self._seed, self._shuffle = setup, setup.settings.seed, shuffle
         self._batch = min(batch, len(self.records))
 

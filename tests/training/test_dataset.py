@@ -3,7 +3,9 @@ chat template; (2) a pair is a group of two with outcomes 1 and 0 and a mark, an
 from; (3) each pass has every record once, in another order, and a resumed run is the same byte for byte; (4) stored
 episodes keep their groups, rewards and, where their ids are those of the policy, log-probabilities; (5) what cannot be
 read is refused by file and line; (6) what does not fit the context is counted, and refused where nothing fits; (7) a
-policy learns from demonstrations alone, and nothing counts as played.
+policy learns from demonstrations alone, and nothing counts as played; (8) calls beside words, thoughts and results have
+the ids that `apply_chat_template` gives with the row's tools, and messages with `weight: 0` are not learned from; (9)
+rows of other layouts and formats are read, and what is not read is said.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ import pytest
 
 from palaestra.chat import ChatRenderer, LatestOnly
 from palaestra.data import RunSetup, Trajectory
+from palaestra.envs.worlds.dataset.records import read_records
 from palaestra.errors import InvalidData, PalaestraError, RecipeError
 from palaestra.rollout.roles import Role
 from palaestra.store.episodes import to_json
 from palaestra.store.metrics import MetricsLog
-from palaestra.store.records import read_records
 from palaestra.testing import TinyModel
 from palaestra.testing.fakes import WORDS
 from palaestra.training.dataset import Dataset
 from palaestra.training.settings import RunSettings
+from tests.extras import needs
 from tests.rollout.test_instructions import DEFAULT, played
 from tests.training.conftest import curve, final_weights, stopped_before
 
@@ -44,7 +47,8 @@ SETTINGS = RunSettings.model_construct(seed=3, strategy=[])
 
 def lines(tmp_path: Path, *records: Any) -> str:
     path = tmp_path / "records.jsonl"
-    path.write_text("\n".join(json.dumps(record) for record in records), encoding="utf-8")
+    texts = (record if isinstance(record, str) else json.dumps(record) for record in records)
+    path.write_text("\n".join(texts), encoding="utf-8")
     return str(path)
 
 
@@ -142,16 +146,19 @@ BAD: dict[str, tuple[Any, str]] = {
     "no text": ({**PAIR, "chosen": 3}, "`chosen` is neither a text nor a list of messages"),
     "parts": (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-        "`messages` has a message whose text is empty",
+        "part of the type 'text'",
     ),
     "no prompt": ({"chosen": "red", "rejected": "blue"}, "begin differently"),
     "two kinds": ({"chosen": "red", "rejected": [MESSAGE]}, "must be two texts or two lists"),
     "a beginning": ({"chosen": TALK, "rejected": [*TALK, MESSAGE]}, "`chosen` is neither a text nor a list"),
-    "a stranger": ({"messages": [{"role": "judge", "content": "x"}]}, "the role `judge`; roles are system"),
+    "a stranger": ({"messages": [{"role": "judge", "content": "x"}]}, "`role` is 'judge'; it must be one of system"),
     "no answer": ({"messages": [{"role": "user", "content": "x"}]}, "no message of the role `assistant`"),
     "no question": ({"messages": [MESSAGE]}, "no message to the assistant"),
-    "a late system": ({"messages": [*TALK, TALK[0]]}, "role `system` is not the first"),
-    "no object": ([1], "it is not a JSON object"),
+    "no answer at the end": ({"messages": [*TALK, TALK[0]]}, "ends with a message that the assistant does not answer"),
+    "no weight": ({"messages": [TALK[1], {**MESSAGE, "weight": 0}]}, "all messages of the assistant have `weight: 0`"),
+    "images": ({**PAIR, "images": ["a.png"]}, "reads texts alone"),
+    "a key twice": ('{"prompt": "x", "prompt": "y", "completion": "z"}', "`prompt` stands twice"),
+    "no object": ([1], "the row is not a JSON object"),
     "no episode": ({"trajectory": {"task": {}}}, "`trajectory` is not an episode"),
 }
 
@@ -160,24 +167,24 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_refused(tmp_path: Path, name: str) -> None:  # rule 5
     record, fault = BAD[name]
     with pytest.raises(InvalidData, match=fault) as caught:
-        read_records(Path(lines(tmp_path, PAIR, record)), "player")
-    assert caught.value.where.endswith("records.jsonl:2")
+        read_records(Path(lines(tmp_path, PAIR, record)), "player").records
+    assert caught.value.where.startswith("records.jsonl:2")
 
 
 def test_refused_files(tiny: Any, tmp_path: Path) -> None:  # rule 5
     path = tmp_path / "broken.jsonl"
     path.write_text('{"prompt": "say red", "completion": "red"}\n\n{"prompt": ')
     with pytest.raises(InvalidData, match="it is not JSON") as caught:
-        read_records(path, "player")
-    assert caught.value.where == f"{path}:3"
+        read_records(path, "player").records
+    assert caught.value.where == "broken.jsonl:3"
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "say red", "completion": "red"}')  # with a mark of the byte order
-    assert len(read_records(path, "player")) == 1
+    assert len(read_records(path, "player").records) == 1
     path.write_bytes(b'{"prompt": "\xff"}')
     with pytest.raises(InvalidData, match="it is not UTF-8"):
-        read_records(path, "player")
+        read_records(path, "player").records
     path.write_text("\n")
-    with pytest.raises(InvalidData, match="the file has no record"):
-        read_records(path, "player")
+    with pytest.raises(InvalidData, match="the file has no rows"):
+        read_records(path, "player").records
     with pytest.raises(RecipeError, match="there is no file nowhere"):
         dataset(tiny, "nowhere.jsonl")
     with pytest.raises(InvalidData, match="several roles that act"):
@@ -188,7 +195,7 @@ def test_refused_files(tiny: Any, tmp_path: Path) -> None:  # rule 5
 def test_a_list(tmp_path: Path) -> None:
     path = tmp_path / "records.json"
     path.write_text(json.dumps([PAIR, {**PAIR, "prompt": None, "chosen": "say red", "rejected": "say blue"}]))
-    assert [len(record) for record in read_records(path, "player")] == [2, 2]
+    assert [len(record) for record in read_records(path, "player").records] == [2, 2]
 
 
 def test_too_long(tiny: Any, tmp_path: Path) -> None:  # rule 6
@@ -231,7 +238,7 @@ def test_resumed(echo: Run, tmp_path: Path) -> None:  # rule 3
 
 def test_offline_reinforcement_learning(echo: Run, tmp_path: Path) -> None:  # rule 4
     good = {"messages": [{"role": "user", "content": "say red"}, MESSAGE]}
-    records = [read_records(Path(lines(tmp_path, good)), "player")[0][0] for _ in range(2)]
+    records = [read_records(Path(lines(tmp_path, good)), "player").records[0][0] for _ in range(2)]
     records[1].steps[0].action.text = records[1].steps[0].action.value = "blue"
     records[1].outcome = records[1].steps[0].reward = 0.0
     records[1].returns = {"player": 0.0}
@@ -244,3 +251,68 @@ def test_beside_a_strategy(echo: Run, tmp_path: Path) -> None:
     with pytest.raises(PalaestraError, match="experience `dataset` does not read `strategy`"):
         path = lines(tmp_path, PAIR)
         echo("a", layers={"experience": {"dataset": {"path": path}}, "strategy": ["dynamic_sampling"]})
+
+
+CALL = {"type": "function", "function": {"name": "stock", "arguments": {"item": "M3"}}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "stock",
+        "description": "Pieces in stock.",
+        "parameters": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
+    },
+}
+CALLING = [
+    {"role": "developer", "content": "be brief"},
+    {"role": "user", "content": "bolts?"},
+    {"role": "assistant", "content": "Let me look.", "tool_calls": [CALL], "weight": 0},
+    {"role": "tool", "name": "stock", "content": "7"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "name": "stock", "content": "8"},
+    {"role": "assistant", "content": "Eight."},
+]
+
+
+@needs("trl")
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3_instruct_2507"])
+def test_calls_are_learned_as_the_template_writes_them(tmp_path: Path, name: str) -> None:  # rule 8
+    from tests.chat.conversations import policy_of
+    from tests.chat.templates import PATHS
+
+    if name not in PATHS:
+        pytest.skip("this version of TRL has another set")
+    policy = policy_of(name, tmp_path / "model")
+    for tools in ([TOOL], json.dumps([TOOL])):
+        [kept] = dataset(policy, lines(tmp_path, {"messages": CALLING, "tools": tools})).collect(0).kept
+        assert [step.marks.row_weight for step in kept.steps] == [0.0, None, None]
+        assert [bool(step.action.tool_calls) for step in kept.steps] == [True, True, False]
+        said = [policy.renderer.said(step.action.tokens) for step in kept.steps]
+        assert "Let me look." in said[0] and "M3" in said[0] and "M3" in said[1]
+        messages = [{**one, "role": one["role"].replace("developer", "system")} for one in CALLING]
+        whole = policy.tokenizer.apply_chat_template(messages, tools=[TOOL], tokenize=False)
+        pieces = [i for step in kept.steps if step.segment == kept.steps[-1].segment for i in step.prompt.tolist()]
+        assert kept.steps[-1].observation.messages[0]["role"] == "tool" and pieces
+        last = policy.renderer.said(kept.sequence("player", kept.steps[-1].segment)[:-1])
+        assert whole.startswith(last), (last, whole)
+
+
+def test_layouts_and_what_is_not_read(tiny: Any, tmp_path: Path) -> None:  # rule 9
+    turns = [{"from": "human", "value": "say red"}, {"from": "gpt", "value": "red"}]
+    told = dataset(tiny, lines(tmp_path, {"conversations": turns, "id": 3}), layout="sharegpt")
+    assert [step.action.text for step in told.collect(0).kept[0].steps] == ["red"]
+    assert told.notes == ("records.jsonl: nothing reads the column `id`",)
+    row = {"instruction": "say", "input": "red", "output": "red"}
+    (step,) = dataset(tiny, lines(tmp_path, row), layout="alpaca").records[0][0].steps
+    assert (step.observation.text, step.action.text) == ("say\nred", "red")
+    preferred = {
+        "input": {"messages": [{"role": "user", "content": "say red"}], "tools": [], "parallel_tool_calls": True},
+        "preferred_output": [MESSAGE],
+        "non_preferred_output": [{"role": "assistant", "content": "blue"}],
+    }
+    pairs = dataset(tiny, lines(tmp_path, preferred))
+    assert [t.outcome for t in pairs.records[0]] == [1.0, 0.0] and "parallel_tool_calls" in pairs.notes[0]
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([PAIR]), tmp_path / "a.parquet")
+    assert len(dataset(tiny, str(tmp_path / "a.parquet")).records[0]) == 2

@@ -17,8 +17,8 @@ import pytest
 from palaestra.data import Task
 from palaestra.data.task import content_digest
 from palaestra.envs.probes.sums import Sums
+from palaestra.envs.worlds.dataset.records import read_records
 from palaestra.recipe import load
-from palaestra.store.records import read_records
 from palaestra.training.monitor import Panel
 from palaestra.training.setup import build_setup
 from tests.commands.conftest import SMALL, Command, palaestra
@@ -91,13 +91,13 @@ def test_2_records_of_a_file(panel: Any, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     pair = {"prompt": "1 + 1", "chosen": "2", "rejected": "3"}
     path.write_text("".join(json.dumps(pair | {"content": c}) + "\n" for c in ("other", panel.tasks[1].content)))
-    tasks = [trajectory.task for record in read_records(path, "solver") for trajectory in record]
+    tasks = [trajectory.task for record in read_records(path, "solver").records for trajectory in record]
     panel.note(world, tasks[:2])
     assert panel.described == "4 held-out tasks"
     panel.note(world, tasks)
     assert panel.described == "4 tasks, 1 of them also trained on"
     path.write_text(json.dumps(pair))
-    panel.note(world, [read_records(path, "solver")[0][0].task])
+    panel.note(world, [read_records(path, "solver").records[0][0].task])
     assert panel.described == "4 tasks of the split eval" and panel.state_dict() == {"contents": None}
 
 

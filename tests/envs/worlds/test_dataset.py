@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from palaestra.data import Action
 from palaestra.envs.worlds.dataset.problems import Layout
+from palaestra.envs.worlds.dataset.records import read_records
 from palaestra.envs.worlds.dataset.world import AGENT, Dataset
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.recipe import Recipe, load
-from palaestra.store.records import read_records
 from palaestra.testing import check_environment
 from tests.messages import told
 
@@ -491,7 +491,7 @@ def test_demonstrations_of_the_same_file_stand_beside_the_recipe(file, tmp_path,
     monkeypatch.chdir(tmp_path.parent)
     options = load([str(tmp_path / "sft.yaml")]).settings.experience.options
     assert options["path"] == str(tmp_path / "train.jsonl")
-    assert [len(record) for record in read_records(tmp_path / "train.jsonl", AGENT)] == [1] * len(ROWS)
+    assert [len(record) for record in read_records(tmp_path / "train.jsonl", AGENT).records] == [1] * len(ROWS)
 
 
 def test_a_file_is_made_into_problems_once(tmp_path, monkeypatch):

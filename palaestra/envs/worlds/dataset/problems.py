@@ -161,7 +161,7 @@ class Layout:
             columns["answer"] = column(columns, name)
         own = prompt if not isinstance(prompt, str) else ({"role": "user", "content": prompt},)
         refuse_unplaced(own, len(images), where=row.place)
-        tools = _tools(columns, row.place)
+        tools = tools_in(columns, row.place)
         head = [message for message in own[:1] if _leads(message)]
         system = [{"role": "system", "content": self.system}] if self.system is not None else head
         shown = prompt if not images else [prompt, [image_digest(one, row.folder, row.place) for one in images]]
@@ -301,7 +301,7 @@ def _acted(reply: Message) -> Action:
     return Action(text=with_thought(reply.text, reply.thinking), tool_calls=reply.calls)
 
 
-def _tools(columns: Mapping[str, Any], place: str) -> tuple[dict[str, Any], ...]:
+def tools_in(columns: Mapping[str, Any], place: str) -> tuple[dict[str, Any], ...]:
     """The tools that a row declares. Raises: InvalidData, for a column that declares none."""
     name = next((name for name in ("tools", "functions") if columns.get(name)), None)
     try:

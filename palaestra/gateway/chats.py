@@ -19,6 +19,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from palaestra.chat import ChatRenderer, FullHistory
+from palaestra.chat.messages import Message
 from palaestra.chat.readers import Bare
 from palaestra.data import Action, Observation, Step, StopReason, derive
 from palaestra.data.interaction import FinishReason
@@ -27,7 +28,7 @@ from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.faults import failed, too_long
 from palaestra.gateway.loops import across
-from palaestra.gateway.messages import Said, digests, for_template, read_messages
+from palaestra.gateway.messages import digests, for_template, read_messages
 from palaestra.gateway.replies import Reading, Reply
 from palaestra.gateway.requests import ChatBody, CompletionBody
 from palaestra.policies.language_sampler import LanguageSession
@@ -107,7 +108,7 @@ class EpisodeChats(Backend):
         for number, reply in enumerate(replies):
             yield number, reply
 
-    async def _reply(self, body: ChatBody, said: Sequence[Said]) -> Reply:
+    async def _reply(self, body: ChatBody, said: Sequence[Message]) -> Reply:
         tools = body.tools if body.tool_choice != "none" else []
         start = json.dumps(tools, sort_keys=True)
         keys = digests(said, start)
@@ -122,7 +123,7 @@ class EpisodeChats(Backend):
         conversation.session.sampling = replace(conversation.sampling, max_tokens=min(most, body.most or most))
         step = await self._act(conversation, observation, seed)
         reply = self._read(conversation, step, body, tools)
-        spoken = Said(role="assistant", text=reply.text, calls=reply.calls)
+        spoken = Message(role="assistant", content=reply.text, calls=reply.calls)
         tip = digests([*said, spoken], start)[-1]
         if reply.thinking:
             self._thoughts[tip] = reply.thinking
@@ -130,7 +131,7 @@ class EpisodeChats(Backend):
             self._tips[tip] = conversation
         return reply
 
-    def _going_on(self, said: Sequence[Said], keys: Sequence[bytes]) -> tuple[_Conversation | None, int]:
+    def _going_on(self, said: Sequence[Message], keys: Sequence[bytes]) -> tuple[_Conversation | None, int]:
         """The conversation whose last reply stands in this chat, and how many messages it has; (None, 0) without."""
         for count in range(len(keys) - 1, 0, -1):
             found = self._tips.pop(keys[count - 1], None)
@@ -142,7 +143,7 @@ class EpisodeChats(Backend):
                 return (None, 0) if mixed else (found, count)
         return None, 0
 
-    def _with_thoughts(self, said: Sequence[Said], keys: Sequence[bytes]) -> list[Said]:
+    def _with_thoughts(self, said: Sequence[Message], keys: Sequence[bytes]) -> list[Message]:
         """The messages with the thoughts of the role's own replies, which clients leave out. The template decides what
         becomes of them."""
         thoughts = [one.thinking or self._thoughts.get(key, "") for one, key in zip(said, keys, strict=True)]
@@ -158,11 +159,11 @@ class EpisodeChats(Backend):
         assert isinstance(session, LanguageSession)  # `refuse_role` has looked
         return _Conversation(agent, session, session.sampling)
 
-    def _observation(self, said: Sequence[Said], key: bytes, tools: Tools, *, begins: bool) -> Observation:
+    def _observation(self, said: Sequence[Message], key: bytes, tools: Tools, *, begins: bool) -> Observation:
         """What the policy reads: the messages that are new, and the tools where the chat begins."""
         return Observation(
             text="\n\n".join(one.text for one in said if one.role != "assistant"),
-            messages=for_template(said, self._renderer, tools, begins=begins),
+            messages=for_template(said),
             tools=list(tools) if tools and begins else None,
             state_key=key.hex(),
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from palaestra.chat import ChatRenderer, Renderer, TagRenderer
 from palaestra.chat.history import Dialogue
+from palaestra.chat.messages import Message
 from palaestra.data import Observation, derive
 from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Engine, Request
@@ -21,7 +22,7 @@ from palaestra.errors import PalaestraError
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.faults import failed, too_long
 from palaestra.gateway.loops import LoopThread, across
-from palaestra.gateway.messages import Said, for_template, read_messages
+from palaestra.gateway.messages import for_template, read_messages
 from palaestra.gateway.replies import Incoming, Reading
 from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, Sampled
 from palaestra.serving.rules import Refusal
@@ -212,7 +213,7 @@ async def together(choices: Sequence[AsyncIterator[Any]]) -> AsyncIterator[Event
 
 
 def prompt_of(
-    renderer: Renderer, said: Sequence[Said], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    renderer: Renderer, said: Sequence[Message], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> np.ndarray:
     """The ids of a chat after which the model speaks. Raises: Refusal, if the model cannot read it."""
     if isinstance(renderer, TagRenderer):
@@ -220,7 +221,7 @@ def prompt_of(
     assert isinstance(renderer, ChatRenderer)
     try:
         renderer.refuse_unknown(variables)
-        messages = for_template(said, renderer, tools, begins=True)
+        messages = for_template(said)
         shown = Observation(messages=messages, tools=list(tools) or None)
         return Dialogue(renderer, variables=variables).observe(shown).ids
     except PalaestraError as error:
@@ -230,7 +231,7 @@ def prompt_of(
 
 
 def _in_tags(
-    renderer: TagRenderer, said: Sequence[Said], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    renderer: TagRenderer, said: Sequence[Message], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> np.ndarray:
     """The ids for a model without a chat template, which knows observations and actions."""
     if tools or variables:

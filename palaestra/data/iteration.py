@@ -58,7 +58,8 @@ class Iteration:
 
     Attributes:
         policies: the trainable policies by name.
-        number: of the iteration, from 0. seed: of this iteration; a part derives all its random draws from it.
+        number: of the iteration, from 0.
+        seed: of this iteration. A part derives all its random draws from it, and has no option `seed`.
         temperature: of the rollout. token_budget: the most tokens that a model should read at once.
         rows: the steps behind the table's rows, in the order of the table.
         collated: the samples that `samples` has made, by policy.
@@ -68,11 +69,11 @@ class Iteration:
         metrics: numbers for the log. A part adds its own: `iteration.metrics["judge/wrong"] = 0.1`.
     """
 
-    policies: Mapping[str, Any]
-    number: int
-    seed: int
-    temperature: float
-    token_budget: int
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 0
+    seed: int = 0
+    temperature: float = 1.0
+    token_budget: int = 1024
     rows: Sequence[Row] = ()
     collated: dict[str, Samples] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from palaestra.algebra import Credit
-from palaestra.data import StepTable
+from palaestra.data import Iteration, StepTable
 from palaestra.errors import ContractError, InvalidData
-from palaestra.registry import registration
+from palaestra.registry import Part, registration
 
 TOLERANCE = 1e-4  # most |difference| / (1 + |value|), for sums in another order
 
 
 def check_estimator(
-    estimator: Callable[[StepTable], Any], table: StepTable, order: Sequence[int] | Tensor | None = None
+    estimator: Callable[..., Any],
+    table: StepTable,
+    *,
+    iteration: Iteration | None = None,
+    after: Callable[[StepTable], Any] | None = None,
+    order: Sequence[int] | Tensor | None = None,
+    **options: Any,
 ) -> None:
     """Call an estimator on a table and refuse it if it breaks a rule.
+
+        check_estimator(my_part, table, gamma=0.9)
 
     1. It gives a float32 tensor of shape (rows,) or (tokens,), or a Credit of one or two such tensors. Further columns
        of a Credit have one value for each row or token.
@@ -32,13 +41,20 @@ def check_estimator(
     7. An estimator that compares peers raises InvalidData if no set of peers has two members, such as when each group
        has one trajectory. Its advantages would be 0, and a run would learn nothing without notice.
 
-    Args:
-        table: a table with the columns that the estimator reads.
-        order: a permutation of the rows for rule 4. None: the reverse order.
+    Only `register` says whether an estimator compares peers. Rules 6 and 7 are not checked for a function that is not
+    registered, such as a lambda around a part, and a warning says so.
 
-    Raises: ContractError, naming the rule.
+    Args:
+        estimator: the part: a function, or a class with state, of which each call makes a new object.
+        table: a table with the columns that the estimator reads.
+        iteration: for a part that takes it. None: the first iteration of a run with the seed 0.
+        after: for a filter, the estimator before it.
+        order: a permutation of the rows for rule 4. None: the reverse order.
+        options: of the part, checked as in a recipe.
+
+    Raises: ContractError, naming the rule; RecipeError, for a wrong option.
     """
-    check = _Check(estimator)
+    check = _Check(estimator, iteration or Iteration(), after, options)
     reward = table["reward"].clone()
     first = check.run(table)
     check.same(first, check.run(table), table, "3", "a second call with the same table gives other numbers")
@@ -48,10 +64,17 @@ def check_estimator(
     shuffled = check.run(table.take(permutation))
     check.same(_taken(first, table, permutation), shuffled, table, "4", "another order of rows gives other numbers")
     _check_padding(check, first, table)
-    declared = registration(estimator)
-    if declared is None or "group" not in declared.uses:
+    if check.declared is None:
+        warnings.warn(
+            f"check_estimator: rules 6 and 7 were not checked, because `{check.name}` is not registered. Only "
+            "`register` says whether an estimator compares peers. Pass a registered part and its options: "
+            "check_estimator(part, table, gamma=0.9).",
+            stacklevel=2,
+        )
         return
-    if "good" not in (declared.reads or ()):
+    if "group" not in check.declared.uses:
+        return
+    if "good" not in (check.declared.reads or ()):
         none = {name: torch.zeros(len(table)) for name in ("reward", "process") if name in table}
         nothing = check.run(table.replace(**none))
         if bool((nothing[0] != 0).any()):
@@ -62,10 +85,29 @@ def check_estimator(
 class _Check:
     """Runs one estimator and checks its results."""
 
-    def __init__(self, estimator: Callable[[StepTable], Any]) -> None:
-        self.estimator = estimator
-        declared = registration(estimator)
-        self.name = declared.name if declared is not None else getattr(estimator, "__name__", repr(estimator))
+    def __init__(
+        self,
+        estimator: Callable[..., Any],
+        iteration: Iteration,
+        after: Callable[[StepTable], Any] | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.declared = registration(estimator)
+        name = self.declared.name if self.declared is not None else getattr(estimator, "__name__", repr(estimator))
+        self.name = name
+        part = self.declared or Part(slot="advantage", name=name, target=estimator)
+        if options:  # defaults stay out: a `functools.partial` has options of its own
+            part.check(options, where=f"check_estimator({name})")
+        self._estimator, self._options, self._after = estimator, dict(options), after
+        self._holds_state = part.holds_state
+        self._further = {"iteration": iteration} if part.takes_iteration else {}
+
+    def credit(self, table: StepTable) -> Any:
+        """What the estimator returns for a table."""
+        data = [table] if self._after is None else [table, self._after(table)]
+        if self._holds_state:
+            return self._estimator(**self._options)(*data, **self._further)
+        return self._estimator(*data, **self._further, **self._options)
 
     def broken(self, rule: str, what: str, *, remedy: str = "") -> NoReturn:
         raise ContractError(
@@ -76,8 +118,8 @@ class _Check:
 
     def run(self, table: StepTable) -> list[Tensor]:
         """The advantage, and the target if there is one."""
-        found = self.estimator(table)
-        credit = found if isinstance(found, Credit) else Credit(found)
+        result = self.credit(table)
+        credit = result if isinstance(result, Credit) else Credit(result)
         parts = [credit.advantage] if credit.target is None else [credit.advantage, credit.target]
         for name, column in credit.columns.items():
             if not isinstance(column, Tensor) or len(column) not in (len(table), table.tokens):
@@ -138,7 +180,7 @@ def _check_lone_members(check: _Check, table: StepTable) -> None:
     remedy = "Pass `need_peers=True` to `standardize`, or raise InvalidData. An estimator that needs no peers does not "
     remedy += 'declare uses=("group",).'
     try:
-        check.estimator(lone)
+        check.credit(lone)
     except InvalidData:
         return
     except Exception as error:

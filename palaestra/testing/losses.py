@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -21,13 +22,16 @@ TOLERANCE = 1e-5
 
 
 def check_loss(
-    loss: Callable[[TokenBatch], Any],
+    loss: Callable[..., Any],
     batch: TokenBatch,
     *,
     how: Aggregation = "token-mean",
     exact_gradient: bool = True,
+    **options: Any,
 ) -> None:
     """Call a loss on a batch and refuse it if it breaks a rule. Everything is computed in float64.
+
+        check_loss(my_loss, batch, clip=0.3)
 
     1. It gives a loss (tokens,) and metrics (tokens,), all finite. Metrics carry no gradient.
     2. The gradient is finite.
@@ -44,10 +48,11 @@ def check_loss(
         batch: whole trajectories, with every column that the loss reads.
         how: aggregation of the losses per token.
         exact_gradient: False for a loss whose gradient leaves out a factor on purpose. Rule 6 is then not checked.
+        options: of the loss, checked as in a recipe.
 
-    Raises: ContractError, naming the rule.
+    Raises: ContractError, naming the rule; RecipeError, for a wrong option.
     """
-    check = _Check(loss, how)
+    check = _Check(functools.partial(loss, **options) if options else loss, how)
     batch = _wide(batch)
     share = coefficients(batch, how=how, constant=8.0)
     check.shapes(batch)

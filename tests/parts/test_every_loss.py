@@ -6,7 +6,6 @@ same numbers there.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -58,14 +57,14 @@ def test_losses_are_found() -> None:
 @quick
 @given(batch=batches())
 def test_tokens(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 1
-    check_loss(functools.partial(loss, **options), batch, exact_gradient=exact(loss, options))
+    check_loss(loss, batch, exact_gradient=exact(loss, options), **options)
 
 
 @pytest.mark.parametrize(("loss", "options"), EVERY)
 @quick
 @given(batch=batches(one_token=True))
 def test_one_token_a_row(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 2
-    check_loss(functools.partial(loss, **options), batch, exact_gradient=exact(loss, options))
+    check_loss(loss, batch, exact_gradient=exact(loss, options), **options)
 
 
 @pytest.mark.parametrize("how", MODES)

@@ -30,7 +30,7 @@ def test_wider_for_foreign_rows_only(batch: TokenBatch) -> None:  # rule 2
     plain, wide = ppo_clip(batch, high=0.05)[0], ppo_clip(batch, high=0.05, high_foreign=0.6)[0]
     own = batch["foreign"] == 0
     assert torch.equal(plain[own], wide[own]) and bool((wide <= plain).all())
-    check_loss(lambda b: ppo_clip(b, high=0.05, high_foreign=0.6), batch)
+    check_loss(ppo_clip, batch, high=0.05, high_foreign=0.6)
 
 
 def test_bounds() -> None:  # rule 3

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from palaestra.algebra import lambda_return, reward_to_go, segment_count, segment_mean, segment_std, total_return
-from palaestra.data import Key, StepTable
+from palaestra.data import Iteration, Key, StepTable
 from palaestra.data.keys import compact
 from palaestra.parts.critics import ppo
 from palaestra.parts.estimators import dr_grpo, dr_mas, grpo, rloo
@@ -92,7 +92,7 @@ def test_1_factors(table: StepTable) -> None:
 def test_2_collapse(table: StepTable) -> None:
     plain = grpo(table)
     assert torch.equal(gigpo(table, step_weight=0.0, scale="std"), plain)
-    assert torch.equal(srgpo(table, step_weight=0.0), plain)
+    assert torch.equal(srgpo(table, Iteration(), step_weight=0.0), plain)
     assert torch.equal(hrpo(table, action_weight=0.0), plain)
     assert torch.equal(oprl(table, alpha=0.0), rloo(table))
     assert torch.equal(oprl(table, alpha=0.0, style="grpo"), plain)
@@ -108,7 +108,7 @@ def test_2_collapse(table: StepTable) -> None:
 def test_2_teams_of_one(table: StepTable) -> None:
     assert torch.equal(dr_mas(table, unit="trajectory"), grpo(table))
     alone = table.replace(parent=None, invocation=None)
-    assert torch.equal(m_grpo(alone), grpo(alone, ddof=0))
+    assert torch.equal(m_grpo(alone, Iteration()), grpo(alone, ddof=0))
 
 
 @each_kind()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.data import StepTable, derive
+from palaestra.algebra import uniform_per_unit
+from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData
 from palaestra.registry import register
 
@@ -25,7 +25,7 @@ WHERE = "reward: interaction"
     source="arXiv 2510.08529",
 )
 def interaction(
-    table: StepTable, *, scores: Literal["scorer", "random"] = "scorer", seed: int = 0
+    table: StepTable, iteration: Iteration, *, scores: Literal["scorer", "random"] = "scorer"
 ) -> Float[Tensor, " rows"]:
     """Turn the score of a discussion into opposite rewards of its solver and its evaluator.
 
@@ -37,9 +37,9 @@ def interaction(
     Args:
         table: columns trajectory, discussion, stratum ("solver", "evaluator" or "scorer") and score (0: unreadable;
             read on rows of scorers only), each (rows,).
+        iteration: its seed decides the random scores.
         scores: "scorer" uses the scores of the table; "random" draws a readable score for each discussion, as a
             control.
-        seed: seed of the random scores.
 
     Returns: float32 (rows,). No other column is read, in particular no outcome.
     Raises: InvalidData, for a score other than 0 to 3, a discussion without exactly one solver, evaluator and scorer,
@@ -72,17 +72,13 @@ def interaction(
         )
     score = torch.zeros(talks.size, dtype=torch.float64).index_add_(0, talks.codes, said)
     if scores == "random":
-        score = _drawn(table, talks.codes, talks.size, seed).double()
+        score = _drawn(table, talks.codes, talks.size, seed=iteration.seed)
     readable, quality = (score > 0)[talks.codes], ((score - 1) / 2)[talks.codes]
     paid = torch.where(duty[0], quality, torch.where(duty[1], 1 - quality, 0.0))
     return torch.where(readable, paid, torch.where(duty[2], -1.0, 0.0)).float()
 
 
-def _drawn(table: StepTable, codes: Tensor, size: int, seed: int) -> Tensor:
-    """A random score for each discussion that depends only on the seed and the discussion's name."""
-    labels, found = table.labels("trajectory"), np.zeros(size, np.int64)
-    for code, trajectory, number in zip(
-        codes.tolist(), table["trajectory"].tolist(), table["discussion"].tolist(), strict=True
-    ):
-        found[code] = 1 + derive(seed, "score", str(labels[trajectory]), float(number)) % 3
-    return torch.from_numpy(found)
+def _drawn(table: StepTable, codes: Tensor, size: int, *, seed: int) -> Tensor:
+    """A random score, 1, 2 or 3, for each discussion: float64 (discussions,)."""
+    draws = uniform_per_unit(table, ("trajectory", "discussion"), seed=seed, purpose="score")
+    return torch.zeros(size, dtype=torch.float64).index_copy_(0, codes, 1 + (3 * draws).floor())

@@ -17,9 +17,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
 from palaestra.chat import LatestOnly
-from palaestra.data import Play, RunSetup, StepTable, Trajectory
+from palaestra.data import Iteration, Play, RunSetup, StepTable, Trajectory
 from palaestra.envs.probes.sums import Sums, read, spell
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import part
@@ -27,12 +28,18 @@ from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.systems.comas.discussion import demonstrate, discussion, score_of
-from palaestra.systems.comas.interaction import interaction
+from palaestra.systems.comas.interaction import interaction as interaction_part
 from palaestra.systems.self_consistency import self_consistency
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, check_environment
 from tests.golden_cases import Golden
 from tests.messages import told
 from tests.teams.playing import demonstrated
+
+
+def interaction(table: StepTable, *, seed: int = 0, **options: Any) -> torch.Tensor:
+    """The part in an iteration of this seed."""
+    return interaction_part(table, Iteration(seed=seed), **options)
+
 
 NAMES = ("agent_1", "agent_2", "agent_3")
 
@@ -170,7 +177,7 @@ def test_bad_tables(golden: Golden) -> None:  # rule 6
 def test_controls(golden: Golden) -> None:  # rule 7
     (table,) = (case.table for case in golden.cases("interaction"))
     said = table.replace(score=[0.0] * 4 + [3.0, 3.0] + [0.0] * 4 + [1.0, 1.0])
-    one, other = interaction(table, scores="random"), interaction(said, scores="random")
+    one, other = (interaction(each, scores="random") for each in (table, said))
     assert one.tolist() == other.tolist() and one[[4, 5, 10, 11]].tolist() == [0.0] * 4
     assert len({str(interaction(table, scores="random", seed=seed).tolist()) for seed in range(8)}) > 1
     answers = ["7", "7", "x", "x", "3", "3", "7", "8", "x", "x", "1", "1"]

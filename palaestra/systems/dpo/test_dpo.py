@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections import defaultdict
@@ -179,7 +178,7 @@ def test_no_pair() -> None:  # rule 4
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_contract(options: dict[str, Any]) -> None:  # rule 5
-    check_loss(functools.partial(dpo, **options), many(3), how="sequence-mean")
+    check_loss(dpo, many(3), how="sequence-mean", **options)
 
 
 def test_refused() -> None:  # rule 6

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from palaestra.algebra import Peers, segment_count, segment_rank, segment_sum
-from palaestra.data import Key, StepTable
+from palaestra.algebra import Peers, segment_count, segment_rank, segment_sum, uniform_per_unit
+from palaestra.data import Iteration, Key, StepTable
 from palaestra.registry import PositiveInt, register
 from palaestra.systems.m_grpo.calls import calls_of
 
@@ -29,11 +27,11 @@ Align = Literal["weight", "duplicate"]
 )
 def m_grpo(
     table: StepTable,
+    iteration: Iteration,
     *,
     main: str | None = None,
     align: Align = "weight",
     calls: PositiveInt = 8,
-    seed: int = 0,
     peers: Peers = Peers(ddof=0, fixed=("by", "unit")),
 ) -> Float[Tensor, " rows"]:
     """Standardize the main agent's return over rollouts, and a call's reward over all calls of the group.
@@ -47,12 +45,13 @@ def m_grpo(
 
     Args:
         table: columns group, trajectory, agent, turn, reward, invocation, parent, each (rows,).
+        iteration: its seed decides the random choice of "duplicate", which depends on the names of trajectory, agent
+            and call, not on the order of rows.
         main: name of the main agent; None: rows without a parent are the main agent's.
         align: "weight" has the mean of "duplicate" without its noise; "duplicate" is as published.
         calls: ≥ 1, d, used by "duplicate" only. Each call of a rollout is taken ⌊d/d_m⌋ times, and d mod d_m random
             ones once more. Calls that are not taken get advantage 0. Higher: fewer calls are dropped. Usual: 8, such
             that 99 % of the rollouts call at most d times.
-        seed: of the random choice, which depends on the names of trajectory, agent and call, not on the order of rows.
         peers: ddof, singleton and zero_variance of `Peers`, for both lines.
         ddof: degrees of freedom subtracted in the deviation: 0 is the population deviation of the paper, 1 the
             sample's.
@@ -64,7 +63,7 @@ def m_grpo(
     >>> table = StepTable(group=["g"] * 5, trajectory=["a", "a", "b", "b", "b"], agent=["m", "s", "m", "s", "s"],
     ...                   turn=[0, 1, 0, 1, 2], reward=[1, 0.4, 0, 0.9, 0.1], invocation=[0, 1, 0, 1, 2],
     ...                   parent=[None, 0, None, 0, 0])
-    >>> [round(a, 3) for a in m_grpo(table).tolist()]
+    >>> [round(a, 3) for a in m_grpo(table, Iteration()).tolist()]
     [1.0, -0.174, -1.0, 1.567, -1.219]
     """
     found = calls_of(table, main=main, where="advantage: m_grpo")
@@ -78,7 +77,7 @@ def m_grpo(
     one = _weighed(found.key, called.double())
     rows = torch.zeros(one.size, dtype=torch.int64)
     rows[one.codes[called]] = called.nonzero()[:, 0]  # any row of the call: trajectory, agent and group are the same
-    share = _shares(table, one, rows, align=align, calls=calls, seed=seed)
+    share = _shares(table, one, rows, align=align, calls=calls, seed=iteration.seed)
     agents = table.key(*peers.by, "agent")
     others = Key(agents.codes[rows], agents.size, agents.names, share)
     each = peers.inside(segment_sum(table["reward"], by=one), others, scale="std", singleton=peers.singleton)
@@ -99,18 +98,8 @@ def _shares(
     made = segment_count(by=of)[of.codes].clamp_min(1.0)
     if align == "weight":
         return there / made
-    chance = torch.where(there > 0, _chance(table, rows, seed), torch.inf)
+    names = ("trajectory", "agent", *(("invocation",) if "invocation" in table else ()))
+    draws = uniform_per_unit(table, names, seed=seed, purpose="duplicates")[rows]
+    chance = torch.where(there > 0, draws, torch.inf)
     extra = segment_rank(chance, by=of) < calls % made
     return there * (torch.div(calls, made, rounding_mode="floor") + extra)
-
-
-def _chance(table: StepTable, rows: Tensor, seed: int) -> Float[Tensor, " calls"]:
-    """A number in [0, 1) from the seed and the names of trajectory, agent and call: SplitMix64 over their hashes."""
-    z = np.full(len(rows), seed & 0xFFFFFFFFFFFFFFFF, np.uint64)
-    for name in ("trajectory", "agent", *(("invocation",) if "invocation" in table else ())):
-        hashes = np.array([*(zlib.crc32(str(label).encode()) for label in table.labels(name)), 0], np.uint64)
-        z = (z ^ hashes[table[name][rows].numpy()]) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    return torch.from_numpy((z >> np.uint64(11)).astype(np.float64) * 2.0**-53)

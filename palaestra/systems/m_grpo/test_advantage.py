@@ -19,12 +19,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.data import StepTable
+from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
-from palaestra.systems.m_grpo.advantage import _shares, m_grpo
+from palaestra.systems.m_grpo.advantage import _shares
+from palaestra.systems.m_grpo.advantage import m_grpo as m_grpo_part
 from palaestra.systems.m_grpo.calls import calls_of
 from tests.parts.tables import close, quick, shuffled, tables
+
+
+def m_grpo(table: StepTable, *, seed: int = 0, **options: Any) -> torch.Tensor:
+    """The part in an iteration of this seed."""
+    return m_grpo_part(table, Iteration(seed=seed), **options)
+
 
 alone = tables(agents=("M",))
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from palaestra.data import Play, RunSetup, StepTable
+from palaestra.data import Iteration, Play, RunSetup, StepTable
 from palaestra.envs.probes.relay import MAIN, SUB, Relay
 from palaestra.policies.network import NetworkPolicy
 from palaestra.policies.scripted import expert
@@ -17,8 +18,13 @@ from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.vector import VectorRunner
-from palaestra.systems.m_grpo.advantage import m_grpo
+from palaestra.systems.m_grpo.advantage import m_grpo as m_grpo_part
 from palaestra.systems.m_grpo.hierarchical import hierarchical
+
+
+def m_grpo(table: StepTable, *, seed: int = 0, **options: Any) -> torch.Tensor:
+    """The part in an iteration of this seed."""
+    return m_grpo_part(table, Iteration(seed=seed), **options)
 
 
 @pytest.mark.parametrize("runner", [EpisodeRunner, VectorRunner])

@@ -20,17 +20,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 
 from palaestra.bound import BoundPart, bind
-from palaestra.data import Action, Observation, StepTable, Trajectory
+from palaestra.data import Action, Iteration, Observation, StepTable, Trajectory
 from palaestra.data.protocols import Policy, Response, Session
 from palaestra.envs.probes.sums import Sums
 from palaestra.rollout.roles import Role
-from palaestra.systems.m_grpo.advantage import m_grpo
+from palaestra.systems.m_grpo.advantage import m_grpo as m_grpo_part
 from palaestra.systems.m_grpo.hierarchical import hierarchical
 from palaestra.systems.m_grpo.sub_agents import columns_of, demonstrate, requests_of, sub_agents
 from palaestra.testing import TinyModel
 from tests.teams.playing import acts, demonstrated, play, shown_to, told_word
+
+
+def m_grpo(table: StepTable, *, seed: int = 0, **options: Any) -> torch.Tensor:
+    """The part in an iteration of this seed."""
+    return m_grpo_part(table, Iteration(seed=seed), **options)
+
 
 ADD = functools.partial(Sums, digits=2)
 

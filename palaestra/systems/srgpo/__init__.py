@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import Peers, row_draws, segment_rank, total_return
-from palaestra.data import Key, StepTable
+from palaestra.data import Iteration, Key, StepTable
 from palaestra.data.keys import compact
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, Scale, register
@@ -28,11 +28,11 @@ BlockSize = Annotated[int, pydantic.Field(ge=2)]
 @register("advantage", "srgpo", reads=("process",), writes=("advantage",), uses=("group",), source="arXiv 2512.02631")
 def srgpo(
     table: StepTable,
+    iteration: Iteration,
     *,
     step_weight: NonNegative = 0.5,
     block_size: BlockSize | None = 16,
     block_scope: Literal["batch", "group", "trajectory"] = "batch",
-    seed: int = 0,
     scale: Scale = "std",
     peers: Peers = Peers(),
 ) -> Float[Tensor, " rows"]:
@@ -47,12 +47,12 @@ def srgpo(
 
     Args:
         table: columns group, trajectory, agent, turn, reward, process, each (rows,).
+        iteration: its seed decides the blocks. A row's block depends on this seed and on its trajectory, agent and
+            turn, not on the order of rows.
         step_weight: ≥ 0. Higher: the verifier counts more; 0 is GRPO. Usual: 0.5.
         block_size: rows of a block, ≥ 2; the last block of a scope may be smaller. Higher: less noisy baselines, and
             fewer blocks with equal scores. None: one block. Usual: 16.
         block_scope: what is cut into blocks: the whole batch, each group or each trajectory.
-        seed: of the blocks. A row's block depends on the seed and on its trajectory, agent and turn, not on the order
-            of rows. Names of trajectories contain the iteration, so blocks differ between iterations.
         scale: "std" divides by the deviation, in E and S; "none" only centers.
         peers: the options of `Peers`; by, unit and singleton are for E; a row alone in its block always has S = 0.
 
@@ -66,7 +66,7 @@ def srgpo(
     score = torch.where(counts, _scores(table, counts), 0.0)
     episode = peers.standardize(total_return(table), table, scale=scale)
     scope = table.key(*(() if block_scope == "batch" else (block_scope,)))
-    blocks = _blocks(table, scope, counts, size=block_size, seed=seed)
+    blocks = _blocks(table, scope, counts, size=block_size, seed=iteration.seed)
     step = peers.inside(score, blocks, scale=scale)
     return episode + step_weight * step
 

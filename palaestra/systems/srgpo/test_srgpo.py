@@ -17,12 +17,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from palaestra.algebra import segment_sum
-from palaestra.data import StepTable
+from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.estimators import grpo
-from palaestra.systems.srgpo import srgpo
+from palaestra.systems.srgpo import srgpo as srgpo_part
 from tests.parts.small_tables import table
 from tests.parts.tables import close, quick, tables
+
+
+def srgpo(table: StepTable, *, seed: int = 0, **options: Any) -> torch.Tensor:
+    """The part in an iteration of this seed."""
+    return srgpo_part(table, Iteration(seed=seed), **options)
 
 
 @quick

@@ -92,7 +92,7 @@ def test_contract(level: Any, whiten: bool, table: StepTable, seed: int) -> None
     if table.tokens < 4:
         return
     table = opened(table, table["trajectory"] % 2 == 0)
-    check_estimator(lambda t: egae(t, level=level, whiten=whiten), table, shuffled(table, seed))
+    check_estimator(egae, table, order=shuffled(table, seed), level=level, whiten=whiten)
 
 
 @quick

@@ -17,13 +17,12 @@ from torch.autograd.function import once_differentiable
 
 from palaestra.models.products import are_fast, fast_products
 from palaestra.models.sharding import is_spread
-from palaestra.policies.outputs import TokenOutput, token_entropy, token_logprob
+from palaestra.policies.outputs import TOKEN_OUTPUTS, TokenOutput
 
 # Logits at a time. On a CPU they should stay in its cache. A few rows are needed for fast products.
 LOGITS = {"cpu": 2**22}
 MOST_LOGITS = 2**26  # elsewhere
 FEWEST_ROWS = 64
-KNOWN: Mapping[str, TokenOutput] = {"logprob": token_logprob, "entropy": token_entropy}
 
 
 def rows_at_once(vocabulary: int, device: str) -> int:
@@ -39,7 +38,7 @@ def is_frozen(head: Any) -> bool:
 
 def covers(functions: Mapping[str, TokenOutput], wanted: Any) -> bool:
     """Whether these outputs are among those that `frozen_head` gives, with their usual functions."""
-    return all(functions[name] is KNOWN.get(name) for name in wanted)
+    return all(functions[name] is TOKEN_OUTPUTS.get(name) for name in wanted)
 
 
 def frozen_head(hidden: Tensor, head: nn.Linear, taken: Tensor, temperature: float) -> dict[str, Tensor]:

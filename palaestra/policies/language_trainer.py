@@ -26,7 +26,7 @@ from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
 from palaestra.models.weight_files import open_weights, save_weights, without_progress_bars
 from palaestra.policies.frozen_head import covers, frozen_head, is_frozen
-from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
+from palaestra.policies.outputs import TOKEN_OUTPUTS, TokenOutput, refuse_unknown_outputs, token_columns
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
 
 CHUNK_LOGITS = 2**26  # most logits in memory at once: 256 MB in float32
@@ -160,7 +160,7 @@ class LanguageTrainer(Policy, Protocol):
         adapter_module: the policy's own weights on a shared network; None: the network belongs to this policy alone.
     """
 
-    token_outputs: ClassVar[Mapping[str, TokenOutput]] = {"logprob": token_logprob, "entropy": token_entropy}
+    token_outputs: ClassVar[Mapping[str, TokenOutput]] = TOKEN_OUTPUTS
 
     name: str
     limit: int

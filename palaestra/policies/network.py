@@ -30,7 +30,7 @@ from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
 from palaestra.models.weight_files import save_weights
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
-from palaestra.policies.outputs import TokenOutput, refuse_unknown_outputs, token_columns, token_entropy, token_logprob
+from palaestra.policies.outputs import TOKEN_OUTPUTS, TokenOutput, refuse_unknown_outputs, token_columns
 from palaestra.policies.vectors import NetworkSamples, collate, refuse_instruction
 from palaestra.registry import PositiveInt, register
 
@@ -45,7 +45,7 @@ class NetworkPolicy(Policy):
 
     # Output → function that takes the log-probabilities (tokens, actions) and the taken actions (tokens,) and returns
     # (tokens, …). A subclass can add an output, which losses may read.
-    token_outputs: ClassVar[Mapping[str, TokenOutput]] = {"logprob": token_logprob, "entropy": token_entropy}
+    token_outputs: ClassVar[Mapping[str, TokenOutput]] = TOKEN_OUTPUTS
 
     def __init__(
         self,

@@ -32,6 +32,10 @@ def token_entropy(logprobs: Float[Tensor, "tokens choices"], taken: Int[Tensor, 
     return -(logprobs.exp() * logprobs).sum(-1)
 
 
+# What every policy over tokens or actions gives. The attribute `token_outputs` of a policy begins with it.
+TOKEN_OUTPUTS: Mapping[str, TokenOutput] = {"logprob": token_logprob, "entropy": token_entropy}
+
+
 def refuse_unknown_outputs(outputs: Collection[str], policy: HasOutputs) -> None:
     """Raises: ContractError, for an output that the policy does not have."""
     for output in sorted(set(outputs) - policy.outputs - {"bootstrap_value"}):

@@ -34,14 +34,14 @@ def test_1_a_folder_says_what_it_is() -> None:
 
 
 def test_2_the_rule_can_fail(tmp_path: Path) -> None:
-    folder = tmp_path / "signs"
+    folder = tmp_path / "nowhere"
     folder.mkdir()
-    (folder / "system.yaml").write_text("title: Signs\n")
+    (folder / "system.yaml").write_text("title: Nowhere\n")
     (folder / "__init__.py").write_text('"""Signs."""\n')
-    bare = System(name="signs", folder="signs", title="Signs", status="built")
-    assert [*faults(folder, [])] == ["signs: no system.yaml"]
+    bare = System(name="nowhere", folder="nowhere", title="Nowhere", status="built")
+    assert [*faults(folder, [])] == ["nowhere: no system.yaml"]
     assert [*faults(folder, [bare])] == [
-        "signs: no status",
-        "signs: no paragraph",
-        "signs: neither an overlay nor a recipe",
+        "nowhere: no status",
+        "nowhere: no paragraph",
+        "nowhere: neither an overlay nor a recipe",
     ]

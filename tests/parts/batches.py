@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from palaestra.data import TokenBatch
+from palaestra.data.tokens import IDS
+from palaestra.registry import Part
 
 quick = settings(max_examples=15, deadline=None, derandomize=True)
 
@@ -58,6 +61,14 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
         branch=torch.zeros(tokens, dtype=torch.float64),
         pair=torch.tensor(trajectory),
     )
+
+
+def with_columns_of(part: Part, batch: TokenBatch) -> TokenBatch:
+    """The batch with random numbers in the columns that the part reads and the batch lacks."""
+    dice = torch.Generator().manual_seed(len(batch))
+    names = [name.removesuffix("?") for name in (*(part.reads or ()), *chain(*part.reads_if.values()))]
+    lacking = [name for name in names if name not in batch.columns and name not in IDS]
+    return batch.replace(**{name: torch.randn(len(batch), generator=dice, dtype=torch.float64) for name in lacking})
 
 
 def batch(trajectory: list[int], group: list[int], *, scope: str = "minibatch", **columns: Any) -> TokenBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from palaestra.columns import is_output
 from palaestra.data import StepTable
+from palaestra.registry import Part
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -83,6 +86,14 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
     table = StepTable(**columns)
     random.setstate(state)
     return table
+
+
+def with_columns_of(part: Part, table: StepTable) -> StepTable:
+    """The table with random numbers in the columns that the part reads and the table lacks."""
+    dice = np.random.default_rng(len(table))
+    names = [name.removesuffix("?") for name in (*(part.reads or ()), *chain(*part.reads_if.values()))]
+    sizes = {name: table.tokens if is_output(name) else len(table) for name in names if name not in table}
+    return table.replace(**{name: dice.integers(0, 5, size) / 4 for name, size in sizes.items()})
 
 
 def _callers(trajectory: list[str], agent: list[str]) -> list[int | None]:

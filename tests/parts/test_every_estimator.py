@@ -24,7 +24,7 @@ from palaestra.data import Iteration, StepTable
 from palaestra.errors import ContractError, RecipeError
 from palaestra.testing import check_estimator
 from tests.messages import told
-from tests.parts.tables import NEEDED, shuffled, tables
+from tests.parts.tables import NEEDED, shuffled, tables, with_columns_of
 from tests.registered import Slot, targets
 
 few = settings(max_examples=5, deadline=None, derandomize=True)  # of each variant
@@ -67,6 +67,7 @@ def test_estimators_are_found() -> None:
 @few
 @given(table=tables(), seed=st.integers(0, 10**6))
 def test_many_tokens(variant: Variant, table: StepTable, seed: int) -> None:  # rule 1
+    table = with_columns_of(variant.target.part, table)
     check_estimator(variant.target, table, order=shuffled(table, seed), **variant.options)
 
 
@@ -74,6 +75,7 @@ def test_many_tokens(variant: Variant, table: StepTable, seed: int) -> None:  # 
 @few
 @given(table=tables(one_token=True), seed=st.integers(0, 10**6))
 def test_one_token_a_row(variant: Variant, table: StepTable, seed: int) -> None:  # rule 2
+    table = with_columns_of(variant.target.part, table)
     check_estimator(variant.target, table, order=shuffled(table, seed), **variant.options)
 
 

@@ -1,7 +1,7 @@
 """What every loss and regularizer must hold, found by their registration: (1) the contract of `check_loss` on tokens,
 (2) and with one token a row, as network policies give; (3) under every aggregation; (4) the checker itself refuses
 a loss that breaks a rule; (5) where the batch is on another device than the CPU, loss, metrics and gradient are the
-same numbers there.
+same numbers there; (6) a column of the user's own is filled in.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from hypothesis import given
 from torch import Tensor
 
 from palaestra.data import TokenBatch
-from palaestra.errors import ContractError
+from palaestra.errors import ContractError, MissingColumn
 from palaestra.options import Aggregation
+from palaestra.registry import Part
 from palaestra.testing import check_loss
 from tests.fake_device import FakeDevice
-from tests.parts.batches import batches, filled, quick
+from tests.parts.batches import batches, filled, quick, with_columns_of
 from tests.registered import targets
 
 PARTS = targets("loss", "regularizer")
@@ -57,26 +58,27 @@ def test_losses_are_found() -> None:
 @quick
 @given(batch=batches())
 def test_tokens(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 1
-    check_loss(loss, batch, exact_gradient=exact(loss, options), **options)
+    check_loss(loss, with_columns_of(loss.part, batch), exact_gradient=exact(loss, options), **options)
 
 
 @pytest.mark.parametrize(("loss", "options"), EVERY)
 @quick
 @given(batch=batches(one_token=True))
 def test_one_token_a_row(loss: Any, options: dict[str, Any], batch: TokenBatch) -> None:  # rule 2
-    check_loss(loss, batch, exact_gradient=exact(loss, options), **options)
+    check_loss(loss, with_columns_of(loss.part, batch), exact_gradient=exact(loss, options), **options)
 
 
 @pytest.mark.parametrize("how", MODES)
 @pytest.mark.parametrize("loss", PARTS, ids=lambda o: o.part.name)
 def test_aggregations(loss: Any, how: Aggregation) -> None:  # rule 3
-    check_loss(loss, filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7), how=how, exact_gradient=exact(loss, {}))
+    batch = with_columns_of(loss.part, filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7))
+    check_loss(loss, batch, how=how, exact_gradient=exact(loss, {}))
 
 
 @pytest.mark.parametrize("uses_mini", [False, True], ids=["alone", "in a mini-batch"])
 @pytest.mark.parametrize(("loss", "options"), EVERY)
 def test_another_device(loss: Any, options: dict[str, Any], uses_mini: bool) -> None:  # rule 5
-    batch = filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7)
+    batch = with_columns_of(loss.part, filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7))
     batch = batch.replace(minibatch=batch) if uses_mini else batch
 
     def found(device: str) -> list[Tensor]:
@@ -126,3 +128,14 @@ def test_checker_refuses(name: str) -> None:  # rule 4
     rule, loss = BROKEN[name]
     with pytest.raises(ContractError, match=f"rule {rule}"):
         check_loss(loss, filled([[2, 1], [3], [1, 1, 2], [2, 2]], 3))
+
+
+def test_own_columns() -> None:  # rule 6
+    def weighted(batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        return -batch["surprise"] * batch["advantage"] * batch["logprob"], {}
+
+    part = Part(slot="loss", name="weighted", target=weighted, reads=("advantage", "logprob", "surprise", "group"))
+    batch = filled([[2, 1], [3], [1, 1, 2], [2, 2]], 7)
+    with pytest.raises(MissingColumn, match="surprise"):
+        check_loss(weighted, batch)
+    check_loss(weighted, with_columns_of(part, batch))

@@ -64,9 +64,9 @@ def filled(rows: list[list[int]], seed: int, *, on_policy: bool = False) -> Toke
 
 
 def with_columns_of(part: Part, batch: TokenBatch) -> TokenBatch:
-    """The batch with random numbers in the columns that the part reads and the batch lacks."""
+    """The batch with random numbers in the columns that the part must read and the batch lacks."""
     dice = torch.Generator().manual_seed(len(batch))
-    names = [name.removesuffix("?") for name in (*(part.reads or ()), *chain(*part.reads_if.values()))]
+    names = [name for name in (*(part.reads or ()), *chain(*part.reads_if.values())) if name[-1] != "?"]
     lacking = [name for name in names if name not in batch.columns and name not in IDS]
     return batch.replace(**{name: torch.randn(len(batch), generator=dice, dtype=torch.float64) for name in lacking})
 

@@ -89,9 +89,9 @@ def _filled(groups: list[list[int]], seed: int, *, one_token: bool, agents: tupl
 
 
 def with_columns_of(part: Part, table: StepTable) -> StepTable:
-    """The table with random numbers in the columns that the part reads and the table lacks."""
+    """The table with random numbers in the columns that the part must read and the table lacks."""
     dice = np.random.default_rng(len(table))
-    names = [name.removesuffix("?") for name in (*(part.reads or ()), *chain(*part.reads_if.values()))]
+    names = [name for name in (*(part.reads or ()), *chain(*part.reads_if.values())) if name[-1] != "?"]
     sizes = {name: table.tokens if is_output(name) else len(table) for name in names if name not in table}
     return table.replace(**{name: dice.integers(0, 5, size) / 4 for name, size in sizes.items()})
 

@@ -85,7 +85,7 @@ TEAMS: dict[str, tuple[Callable[..., Tensor], dict[str, str]]] = {
     "dr_mas": (dr_mas, {}),
     "at_grpo": (lambda table: dr_mas(table, by=("group", "agent", "act")), {}),
     "mars": (mars, {}),
-    "m_grpo": (m_grpo, {"main": "M"}),
+    "m_grpo": (lambda table, main: m_grpo(table, at(), main=main), {"main": "M"}),
     "hrpo": (hrpo, {}),
     "public_baseline": (lambda table: public_baseline(table, by=("agent",)), {}),
     "flow_grpo": (flow_grpo, {"planner": "M"}),

@@ -281,10 +281,9 @@ def register(
         reads_if: further columns by condition: `{"level=token": ("value_old",), "clip": ("value_old",)}`. A condition
             is an option that is set (not None, 0 or False), or an option with its value.
         ignores_if: options without effect, by condition. A recipe that sets one is refused; `explain` hides them.
-        writes: all columns that the part gives, that of its slot included: ("advantage",) for an estimator, ("reward",)
-            for a reward. A part of `weights` declares ("weight", "counts") if a token with factor 0 leaves the
-            denominators, as with a mask, and ("weight",) if it stays in them, as with a rejected importance weight.
-            None: it is treated as a mask.
+        writes: all columns that the part gives, such as ("advantage",) for an estimator. A part of `weights` declares
+            ("weight", "counts") if a token with factor 0 leaves the denominators, as with a mask, and ("weight",) if
+            it stays in them, as with a rejected importance weight. None: it is treated as a mask.
         uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". If the
             policy, the environment, the runner or a setting lacks one, the recipe is refused.
         scope: for a loss, the unit of tokens that it must see whole: "row", "invocation", "trajectory", "group" or

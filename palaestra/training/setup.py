@@ -28,6 +28,7 @@ from palaestra.rollout.settings import RolloutSettings
 from palaestra.tools import Tool, Toolbox
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings, ToolSettings
 
+NEUTRAL = {"top_k": 0, "top_p": 1, "temperature": 1}  # with these, all tokens are sampled as the model says
 TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 
 
@@ -323,6 +324,42 @@ def _tool(chosen: BoundPart) -> Tool:
         what=f"it must be a tool, or a function of options that gives one, and it is of type {type(made).__name__}.",
         remedy="Write `@tool` of palaestra.tools above the function.",
     )
+
+
+def refuse_other_probabilities(settings: RunSettings, recipe: Mapping[str, Any]) -> None:
+    """Refuse sampling from another distribution than the one whose log-probabilities training computes.
+
+    Training divides the logits by the temperature and computes the softmax over all tokens. `top_k` and `top_p` sample
+    from a part of them, and temperature 0 takes one. Evaluations, frozen roles, and policies that are not trained or
+    have no log-probabilities may do so.
+
+    Args:
+        recipe: the resolved recipe with origins, which says where a value was written.
+
+    Raises: RecipeError.
+    """
+    for role, chosen in ({"*": settings.role("*")} | settings.agents).items():
+        policy = settings.policies.get(chosen.policy)
+        if policy is None or chosen.frozen or not policy.trainable or not _has_logprob(policy):
+            continue
+        for name, neutral in NEUTRAL.items():
+            own = getattr(chosen, name)
+            key = f"rollout.{name}" if own is None else f"agents.{role}.{name}"
+            value = getattr(settings.rollout, name) if own is None else own
+            if value != neutral and (name != "temperature" or value == 0):
+                raise RecipeError(
+                    where=f"{recipe[key]['origin']}  {key}: {value:g}" if key in recipe else key,
+                    what=f"policy `{chosen.policy}` is trained, with the log-probabilities of all tokens. This samples "
+                    f"{'from a part of them' if value else 'the likeliest token alone'}.",
+                    remedy=f"Set {key}={neutral}. Evaluations, roles with `frozen: true` and policies with "
+                    "`trainable: false` may sample in any way.",
+                )
+
+
+def _has_logprob(settings: PolicySettings) -> bool:
+    """Whether the policy declares the output `logprob`."""
+    outputs_with = declared(settings.policy.part.target, "outputs_with")
+    return outputs_with is not None and "logprob" in outputs_with(settings.policy.options)
 
 
 def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:

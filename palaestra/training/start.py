@@ -36,7 +36,7 @@ from palaestra.training.parallel import (
 )
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
-from palaestra.training.setup import build_setup
+from palaestra.training.setup import build_setup, refuse_other_probabilities
 from palaestra.training.stages import Stages, started
 from palaestra.training.warm_start import Clones, demonstrated, kept_line, warm_start
 
@@ -62,6 +62,7 @@ def train(
     """
     settings = settings.model_copy(update={"device": device_of_rank(settings.device)})
     refuse_what_cannot_fit(settings)  # before a folder is made
+    refuse_other_probabilities(settings, recipe)
     if settings.training.max_staleness:
         refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"

@@ -67,8 +67,10 @@ class Generator(threading.Thread):
 
     def __init__(self, folder: str, dtype: str) -> None:
         super().__init__(daemon=True)
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
+        self._model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), trust_remote_code=False
+        ).eval()
         self.asked: queue.Queue[Asked] = queue.Queue()
 
     def run(self) -> None:

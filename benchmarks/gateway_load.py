@@ -82,8 +82,8 @@ def serve_plain(model: str, port: int, dtype: str) -> None:
     from fastapi import FastAPI, Request
     from fastapi.responses import StreamingResponse
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    causal = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    causal = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), trust_remote_code=False).eval()
     app, turn = FastAPI(), asyncio.Lock()
 
     async def answer(request: Request) -> Any:
@@ -285,7 +285,7 @@ def main() -> None:
     if given.as_plain:
         serve_plain(model, given.port, given.dtype)
         return
-    tokenizer, rows = AutoTokenizer.from_pretrained(model), []
+    tokenizer, rows = AutoTokenizer.from_pretrained(model, trust_remote_code=False), []
     for number in range(given.rounds):
         for server in given.servers:
             rows.append({"round": number, **measured(server, model, given, tokenizer)})

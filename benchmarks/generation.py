@@ -113,7 +113,9 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for dtype in options.dtypes:
-        model = AutoModelForCausalLM.from_pretrained(located(options.model), dtype=getattr(torch, dtype)).eval()
+        model = AutoModelForCausalLM.from_pretrained(
+            located(options.model), dtype=getattr(torch, dtype), trust_remote_code=False
+        ).eval()
         join_weights(model)  # as in training and in `palaestra serve`
         for sessions in options.sessions:
             row = measure(model, sessions, options.prompt, options.tokens, options.rounds)

@@ -123,7 +123,7 @@ def weighed(
         solved: 1 for success, else 0: (tasks, samples).
         temperature: at which they were drawn, above 0.
     """
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), trust_remote_code=False).eval()
     segments = reads(episodes)
     apart = read_by(model, segments, temperature)
     ratios = np.zeros(len(episodes))

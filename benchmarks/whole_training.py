@@ -155,8 +155,8 @@ def plain(options: argparse.Namespace, dtype: str, folder: str) -> list[dict[str
 
     settings = recipe_of(options, "float32", folder).settings
     rollout, place = settings.rollout, model_folder(settings)
-    tokenizer = AutoTokenizer.from_pretrained(place, padding_side="left")
-    base = AutoModelForCausalLM.from_pretrained(place, dtype=getattr(torch, dtype))
+    tokenizer = AutoTokenizer.from_pretrained(place, padding_side="left", trust_remote_code=False)
+    base = AutoModelForCausalLM.from_pretrained(place, dtype=getattr(torch, dtype), trust_remote_code=False)
     lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(base, lora)
     trained = [weight for weight in model.parameters() if weight.requires_grad]

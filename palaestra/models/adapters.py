@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest
 from palaestra.models.own_head import language_part
+from palaestra.models.pretrained import refuse_endless
 from palaestra.models.quantized import dequantized, without_notices
 
 FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, beside the model that it is merged into
@@ -97,9 +98,12 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
     Raises: CheckpointError, if the folder holds no adapter that fits the model; MissingExtra, without peft.
     """
     place = _place_of(folder)
+    refuse_endless(str(place))
     try:
         with _quiet():
-            found = package().PeftModel.from_pretrained(sharing(model), place, is_trainable=True)
+            found = package().PeftModel.from_pretrained(
+                sharing(model), place, is_trainable=True, trust_remote_code=False
+            )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         first = str(error).strip().partition("\n")[0]
         raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it does not fit the model: {first}") from error

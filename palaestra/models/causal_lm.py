@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     LlamaConfig,
@@ -19,13 +16,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from palaestra.errors import CheckpointError, InvalidData, PalaestraError
-from palaestra.models.pretrained import located, missing_weights
+from palaestra.errors import CheckpointError, InvalidData, PalaestraError, out_of_memory
+from palaestra.models.pretrained import config_of, located, missing_weights, refuse_own_code
 from palaestra.models.quantized import held_kind, hold, loading_options
 from palaestra.models.weight_files import without_progress_bars
-
-# What transformers raises for a folder that holds no model, or a damaged one.
-FAULTS = (OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, SafetensorError, pickle.UnpicklingError)
 
 
 def make_causal_lm(
@@ -87,10 +81,7 @@ def held_after_loading(model: str | Path, quantize: str | None) -> str | None:
     Raises: CheckpointError, if the model is not on this machine.
     """
     place = located(model)
-    try:
-        return held_kind(AutoConfig.from_pretrained(place, local_files_only=True), quantize)
-    except (OSError, ValueError, KeyError, TypeError):  # `load_causal_lm` says what is wrong with it
-        return quantize
+    return held_kind(config_of(place), quantize)
 
 
 def load_causal_lm(
@@ -114,20 +105,25 @@ def load_causal_lm(
     """
     place, where = located(model), f"load_causal_lm({str(model)!r})"
     try:
-        config = AutoConfig.from_pretrained(place, local_files_only=True)
+        config = config_of(place)
         options = loading_options(config, quantize, device=device, where=where)
         double = bool(options) and dtype == torch.float64  # bitsandbytes does not read it
         options["adapter_kwargs"] = {"local_files_only": True}  # else the hub is asked whether it is an adapter
         options["dtype"] = "auto" if dtype is None else torch.float32 if double else dtype
         with without_progress_bars():
-            loaded = kind_of(config).from_pretrained(place, local_files_only=True, **options)
+            loaded = kind_of(config).from_pretrained(place, local_files_only=True, trust_remote_code=False, **options)
         hold(loaded, where=where)
         loaded = loaded.double() if double else loaded
     except PalaestraError:
         raise
-    except FAULTS as error:
+    except Exception as error:  # an architecture may fail by any exception
+        if out_of_memory(error):
+            raise
+        refuse_own_code(place, error)
         first = str(error).strip().partition("\n")[0]
-        what = f"`{place}` is not a causal language model: {first}"
+        if "ignore_mismatched_sizes" in first:
+            first = "its weights have other shapes than its config.json says"
+        what = f"`{place}` is not a causal language model: {first.rstrip('.')}."
         remedy = "Give a folder that `save_pretrained` or `palaestra export` wrote."
         what, remedy = missing_weights(place) or (what, remedy)
         raise CheckpointError(where=where, what=what, remedy=remedy) from error

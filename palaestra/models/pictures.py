@@ -25,6 +25,7 @@ from transformers.utils import cached_file
 from palaestra.data.trajectory import Picture, digest_of
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.models.own_head import base_of
+from palaestra.models.pretrained import config_of
 
 # The files of a model's folder that say how it reads pictures. They are copied as they are when the model is saved.
 FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json", "chat_template.json")
@@ -176,13 +177,15 @@ def _processor(place: str, tokenizer: Any) -> Any:
     Raises: NoPictures.
     """
     try:
-        config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
+        config = config_of(place)
         kind: Any = transformers.PROCESSOR_MAPPING[type(config)]
     except KeyError:
         raise NoPictures(f"transformers has no processor for models of the type `{config.model_type}`") from None
     try:
         # The backend of pillow gives the same numbers on every machine, and torchvision need not be installed.
-        images = transformers.AutoImageProcessor.from_pretrained(place, local_files_only=True, backend="pil")
+        images = transformers.AutoImageProcessor.from_pretrained(
+            place, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().partition("\n")[0]
         raise NoPictures(f"its image processor cannot be made with pillow: {first}") from error

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,22 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # sha256 of the file
 DOWNLOAD = "For a model of the Hugging Face hub, run first: hf download"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # what transformers loads; in parts, each with `.index.json`
+# Files that describe a model. What is larger, or nested more deeply, is not read.
+DESCRIPTIONS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+                "preprocessor_config.json", "processor_config.json", "adapter_config.json",
+                "chat_template.jinja")  # fmt: skip
+LARGEST_FILE, DEEPEST = 2**24, 32  # bytes; nested lists and mappings
+# Numbers in a description by which transformers makes layers and tables, each with the most that is tried. The largest
+# known models have about 130 layers, 400 experts in each, and 10 million positions.
+COUNTS = (
+    (re.compile(r"layers?$|depths?$|blocks?$|stages?$"), 2**10),
+    (re.compile(r"experts|heads?$|n_head|groups?$|codebooks?$|num_labels"), 2**15),
+    (re.compile(r"^r$|^rank_pattern$"), 2**16),
+    (re.compile(r"position|n_ctx|context_length|seq_len"), 2**24),
+    (re.compile(r""), 2**40),
+)
+AT_LEAST_ONE = ("num_hidden_layers", "max_position_embeddings")
+ANOTHER = "Correct the file, or give a folder that `save_pretrained` or `palaestra export` wrote."
 PLACE = "PALAESTRA_MODELS"  # the environment variable that names the folder of models
 
 
@@ -78,6 +95,91 @@ def folder_of(model: str) -> Path | None:
         return None
     config = _file_of(place, "config.json")
     return None if config is None else config.parent
+
+
+def config_of(place: str) -> Any:
+    """The configuration of a model, as transformers reads it. No code of the folder runs.
+
+    Args:
+        place: as `located` gave it.
+
+    Raises: CheckpointError, if there is none that transformers can read, if its files are too large or too deeply
+        nested, if it asks for more layers than any model has, or if its architecture is code of the folder.
+    """
+    refuse_endless(place)
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a class may check its values by any exception
+        refuse_own_code(place, error)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        first = lines[-1].strip() if lines[0].startswith("Validation error") else lines[0]
+        what = f"its config.json cannot be read: {first.rstrip('.')}."
+        raise CheckpointError(where=f"model: {place}", what=what, remedy=ANOTHER) from error
+    text = vars(config.get_text_config())
+    for name in AT_LEAST_ONE:
+        if isinstance(text.get(name), int) and text[name] < 1:
+            what = f"`{name}` in its config.json is {text[name]}, and a model has at least 1."
+            raise CheckpointError(where=f"model: {place}", what=what, remedy=ANOTHER)
+    return config
+
+
+def refuse_own_code(place: str, error: Exception) -> None:
+    """Raises: CheckpointError, if transformers has refused to run code of the folder."""
+    if "trust_remote_code" in str(error):
+        raise CheckpointError(
+            where=f"model: {place}",
+            what="it has code of its own (`auto_map`), and no code of a model's folder is run.",
+            remedy="Use a model whose architecture and tokenizer are part of transformers.",
+        ) from error
+
+
+def refuse_endless(place: str) -> None:
+    """Refuse a model whose description is too long or too deep, or asks for more layers than any model has.
+
+    Raises: CheckpointError.
+    """
+    for name in DESCRIPTIONS:
+        file = _file_of(place, name)
+        if file is None:
+            continue
+        if file.stat().st_size > LARGEST_FILE:
+            raise _endless(file, f"it has {file.stat().st_size} bytes, and at most {LARGEST_FILE} are read")
+        if file.suffix != ".json":
+            continue
+        try:
+            said = json.loads(file.read_text(encoding="utf-8"))
+        except RecursionError as error:
+            raise _endless(file, f"its values are nested more than {DEEPEST} deep") from error
+        except ValueError:  # whoever needs the file says what is wrong with it
+            continue
+        _refuse_numbers(file, said, counts=name in ("config.json", "adapter_config.json"))
+
+
+def _refuse_numbers(file: Path, said: Any, *, counts: bool) -> None:
+    """Raises: CheckpointError, for values that are too deep and, with `counts`, for numbers that are too large."""
+    layer: list[tuple[str, Any]] = [("", said)]
+    depth = 0
+    while layer:
+        if depth > DEEPEST:
+            raise _endless(file, f"its values are nested more than {DEEPEST} deep")
+        for key, value in layer if counts else ():
+            most = next(most for pattern, most in COUNTS if pattern.search(key))
+            if isinstance(value, int | float) and value > most and (isinstance(value, int) or most < 2**40):
+                raise _endless(file, f"`{key}` is {str(value)[:20]}, and at most {most} is read")
+            if key.endswith("_implementation") and "/" in str(value):
+                what = f"`{key}` names code of the Hugging Face hub, `{str(value)[:40]}`, which is not run."
+                raise CheckpointError(where=str(file), what=what, remedy="Take the entry out of the file.")
+        inner = [(key, value) for key, value in layer if isinstance(value, list | dict)]
+        layer = [
+            (str(name) if isinstance(value, dict) and key != "rank_pattern" else key, one)
+            for key, value in inner
+            for name, one in (value.items() if isinstance(value, dict) else enumerate(value))
+        ]
+        depth += 1
+
+
+def _endless(file: Path, what: str) -> CheckpointError:
+    return CheckpointError(where=str(file), what=f"{what}.", remedy=ANOTHER)
 
 
 def missing_weights(place: str) -> tuple[str, str] | None:
@@ -177,11 +279,13 @@ def _downloaded(place: Path) -> Path:
 def _from_gguf(file: Path) -> tuple[Any, Any]:
     """The model of a GGUF file with float32 weights, and its tokenizer."""
     with without_progress_bars():
-        quantized = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+        quantized = transformers.AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype="float32", trust_remote_code=False
+        )
     said = quantized.config.to_dict()
     said.pop("quantization_config", None)  # the weights are float32 now
     said["_name_or_path"] = SMOLLM2
     model = type(quantized)(type(quantized.config)(**said))
     model.load_state_dict(quantized.state_dict())
-    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     return model.eval(), tokenizer

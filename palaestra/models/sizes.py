@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from palaestra.models.adapters import outside_language
 from palaestra.models.causal_lm import kind_of
-from palaestra.models.pretrained import located
+from palaestra.models.pretrained import config_of, located
 from palaestra.models.products import is_large
 from palaestra.models.quantized import BYTES, held_kind
 
@@ -155,7 +155,7 @@ def size_of(model: str) -> ModelSize | None:
     """
     place = located(model)
     try:
-        config = transformers.AutoConfig.from_pretrained(place, local_files_only=True)
+        config = config_of(place)
         empty = _empty(config, "float32")
     except Exception:  # an architecture may fail by any exception
         return None
@@ -198,7 +198,7 @@ def _kept(folder: str, dtype: str) -> int | None:
     Returns: None, if the pass needs numbers, as mixtures of experts and some rotary positions do.
     """
     kept: dict[int, tuple[int, Any]] = {}
-    empty = _empty(transformers.AutoConfig.from_pretrained(folder, local_files_only=True), dtype)
+    empty = _empty(config_of(folder), dtype)
     with _without_errors(), FakeTensorMode(allow_non_fake_inputs=True):
         model = empty.to_empty(device="cpu")
         weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}

@@ -9,6 +9,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from palaestra.errors import CheckpointError, InvalidData
+from palaestra.models.pretrained import refuse_endless, refuse_own_code
 
 PAD = "<|pad|>"
 OBSERVATION = "<|observation|>"
@@ -63,11 +64,16 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> transfor
 def load_tokenizer(folder: str | Path) -> transformers.PreTrainedTokenizerBase:
     """Load the tokenizer of a Hugging Face folder on this machine. Nothing is downloaded.
 
-    Raises: CheckpointError, if the folder holds no tokenizer.
+    Raises: CheckpointError, if the folder holds no tokenizer, or one that is code of the folder.
     """
+    place = str(folder)
+    refuse_endless(place)
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)  # type: ignore[no-any-return]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return transformers.AutoTokenizer.from_pretrained(  # type: ignore[no-any-return]
+            place, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        refuse_own_code(place, error)
         raise CheckpointError(
             where=f"load_tokenizer({str(folder)!r})",
             what=f"`{folder}` holds no tokenizer.",

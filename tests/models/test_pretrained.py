@@ -5,10 +5,15 @@
    not there, or not all of them.
 3. `palaestra model` leaves a model that is there as it is, and writes no half of a model if the download fails.
 4. The model of the examples answers a question in its own chat template, greedily, as plain transformers does.
+5. Code of a model's folder does not run, whatever the standard input answers; the folder is refused if it needs it.
+6. Descriptions that are too deep, too long, or ask for more layers than any model has are refused before a model is
+   made, and so are values that transformers cannot read.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import sys
 
 import pytest
@@ -17,8 +22,9 @@ import torch
 from palaestra.commands import model as command
 from palaestra.errors import CheckpointError, MissingExtra
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
-from palaestra.models.pretrained import SMOLLM2, fetch_smollm2, located, models_folder
-from palaestra.models.tokenizer import load_tokenizer
+from palaestra.models.pretrained import SMOLLM2, config_of, fetch_smollm2, located, models_folder
+from palaestra.models.sizes import size_of
+from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
 from tests.messages import told
 
 
@@ -132,3 +138,71 @@ def test_4_it_answers(smollm2):
     with torch.inference_mode():
         answer = model.generate(**ids, max_new_tokens=12, do_sample=False)[0, ids["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(answer)
+
+
+CODE = """
+open({mark!r}, "w").write("ran")
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+class C(LlamaConfig): model_type = "mine"
+class M(LlamaForCausalLM): config_class = C
+class T(PreTrainedTokenizerFast): pass
+"""
+OWN = {"auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}}
+OWN_TOKENIZER = {"tokenizer_class": "T", "auto_map": {"AutoTokenizer": ["mine.T", "mine.T"]}}
+
+
+def _changed(folder, name, changes):
+    file = folder / name
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_5_no_code_of_a_folder_runs(tmp_path, monkeypatch):
+    folder = _saved(tmp_path / "model")
+    train_tokenizer(["a"], vocabulary=300).save_pretrained(folder)
+    (folder / "mine.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    _changed(folder, "config.json", OWN)  # transformers knows the architecture itself
+    assert load_causal_lm(folder).config.vocab_size == 50
+    _changed(folder, "config.json", {"model_type": "mine"})
+    with told(CheckpointError, "auto_map"):
+        load_causal_lm(folder)
+    assert size_of(str(folder)) is None
+    _changed(folder, "tokenizer_config.json", OWN_TOKENIZER)
+    with told(CheckpointError, "auto_map"):
+        load_tokenizer(folder)
+    assert sys.stdin.read() == "y\n" * 9 and not (tmp_path / "ran").exists()
+
+
+def _nested(depth):
+    return {"text_config": _nested(depth - 1)} if depth else {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers"),
+        ("num_hidden_layers", 1e9, "num_hidden_layers"),
+        ("num_hidden_layers", 0, "num_hidden_layers"),
+        ("num_hidden_layers", "9", "num_hidden_layers"),
+        ("num_attention_heads", 0, "modulo by zero"),
+        ("num_labels", 10**9, "num_labels"),
+        ("max_position_embeddings", 10**10, "max_position_embeddings"),
+        ("text_config", {"num_experts": 10**9}, "num_experts"),
+        ("text_config", _nested(40), "32 deep"),
+        ("id2label", {"0": "x" * 2**24}, "bytes"),
+        ("_attn_implementation", "some/kernel", "some/kernel"),
+    ],
+)
+def test_6_descriptions_without_end(tmp_path, name, value, word):
+    folder = _saved(tmp_path / "model")
+    _changed(folder, "config.json", {name: value})
+    with told(CheckpointError, word):
+        config_of(str(folder))
+    assert size_of(str(folder)) is None
+
+
+def test_6_nested_beyond_what_python_reads(tmp_path):
+    folder = _saved(tmp_path / "model")
+    (folder / "config.json").write_text('{"a":' * 10**5 + "1" + "}" * 10**5)
+    with told(CheckpointError, "32 deep"):
+        load_causal_lm(folder)

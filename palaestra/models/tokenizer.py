@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import regex
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -19,6 +20,13 @@ SPECIAL = (PAD, OBSERVATION, ACTION, END)
 
 # Special tokens and the 256 bytes, so that every text can be encoded.
 SMALLEST_VOCABULARY = len(SPECIAL) + 256
+
+# A run of letters, digits, signs or white space is one word of the training, whose time grows with the square of the
+# longest word. So a longer run is read as several words.
+LONGEST_WORD = 1000
+_LONG = regex.compile(
+    "|".join(rf"({kind}{{{LONGEST_WORD}}})" for kind in (r"\p{L}", r"\p{N}", r"[^\s\p{L}\p{N}]", r"\s"))
+)
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> transformers.PreTrainedTokenizerFast:
@@ -51,7 +59,8 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> transfor
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer=trainer)
+    pieces = (piece for text in texts for piece in _LONG.split(text) if piece)
+    tokenizer.train_from_iterator(pieces, trainer=trainer)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -1,9 +1,14 @@
 """What must hold of the trained tokenizer: (1) every text comes back exactly, special or not; (2) frequent words
 are one token, with the space before them; (3) training is deterministic and does not depend on the order of texts;
 (4) special tokens have ids 0 to 3, and text can be kept from spelling them; (5) it lives in Hugging Face format;
-(6) too small vocabularies and folders without one are refused."""
+(6) too small vocabularies and folders without one are refused; (7) words without end are read in pieces, so that the
+time grows with their length, and other texts are read as before."""
 
 from __future__ import annotations
+
+import random
+import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -68,3 +73,21 @@ def test_refusals(tmp_path):  # rule 6
         train_tokenizer(TEXTS, vocabulary=100)
     with pytest.raises(CheckpointError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("word", ["letters", "digits", "signs", "blanks"])
+def test_words_without_end(word):  # rule 7
+    draw = random.Random(0)
+    signs = {"letters": "abcdefghij", "digits": "0123456789", "signs": "?!.,;:+-*/", "blanks": " \t\n\r"}[word]
+    text = "".join(draw.choices(signs, k=300_000))
+    began = time.process_time()
+    tokenizer = train_tokenizer([*TEXTS, text], vocabulary=400)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert time.process_time() - began < 20  # a word in one piece takes minutes
+
+
+def test_other_texts_are_read_as_before(monkeypatch):  # rule 7
+    texts = [*TEXTS, "a.b=" * 900, "word" * 249 + " and so on", "\n" * 900]
+    cut = train_tokenizer(texts, vocabulary=500).get_vocab()
+    monkeypatch.setattr("palaestra.models.tokenizer._LONG", re.compile("(?!)"))
+    assert train_tokenizer(texts, vocabulary=500).get_vocab() == cut

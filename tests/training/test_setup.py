@@ -1,9 +1,9 @@
 """What a run builds: (1) the texts for a tokenizer call no function of the user that judges or answers, of the
-environments `dataset` and `trl_class`; (2) the texts are the same as without such functions; (3) a trained policy samples
-from the distribution whose log-probabilities training computes, and `top_k`, `top_p` and temperature 0 are refused before
-the run, with the place where they are written; (4) they are fine where nothing is learned from: in evaluations, for
-frozen roles, and for policies that are not trained or whose log-probabilities training does not compute; (5) another
-temperature is fine.
+environments `dataset` and `trl_class`; (2) the texts are the same as without such functions; (3) a trained policy
+samples from the distribution whose log-probabilities training computes, and `top_k`, `top_p` and temperature 0 are
+refused before the run, with the place where they are written; (4) they are fine where nothing is learned from: in
+evaluations, for frozen roles, and for policies that are not trained or whose log-probabilities training does not
+compute; (5) another temperature is fine.
 """
 
 from __future__ import annotations

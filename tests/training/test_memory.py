@@ -256,7 +256,7 @@ def test_7_a_folder_that_cannot_be_loaded(folder: str, recipe: Path, tmp_path: P
     damaged.mkdir()
     (damaged / "config.json").write_text('{"model_type": "no such thing"}')
     recipe.write_text(recipe.read_text().replace(folder, str(damaged)))
-    with pytest.raises(CheckpointError, match="its config.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"its config\.json cannot be read"):
         train(load([str(recipe)]).settings, recipe={}, quiet=True)
 
 

@@ -23,7 +23,7 @@ from palaestra.policies.sequences import LanguageSamples, samples_of
 from palaestra.registry import declared
 
 PROMPTS = ((5, 9, 7, 3, 8, 2), (5, 9, 7, 4), (6, 2, 9, 9, 1))  # ids; two prompts begin alike
-RESPONSE = 4  # tokens
+RESPONSE = 16  # tokens of a response: in low precision one unlikely token would decide the mean of fewer
 BOUNDS = {torch.float64: 1e-4, torch.float32: 1e-3}  # largest differences of log-probabilities, in nats
 LOW_BOUND = 0.25  # largest mean difference with low precision or other code, whose unlikely tokens differ by more
 

@@ -24,10 +24,12 @@ class ReplayBuffer:
 
     Attributes:
         longest: length of the longest utterance that was ever added.
+        left_out: acts of the last `add` that a limit cut off without a next observation, which are not kept.
     """
 
     def __init__(self, *, capacity: PositiveInt, policy: str) -> None:
         self.capacity, self.policy, self.longest = capacity, policy, 0
+        self.left_out = 0
         self._held: list[Transition] = []
         self._oldest = 0  # index of the oldest transition once the ring is full
 
@@ -43,6 +45,13 @@ class ReplayBuffer:
         Raises: InvalidData, as in `transitions`, or if vectors and prompt ids are mixed.
         """
         found = transitions(trajectories, policy=self.policy, rewards=rewards)
+        acts = [
+            (trajectory.id, step.agent, step.turn)
+            for trajectory in trajectories
+            for step in trajectory.steps
+            if step.policy == self.policy
+        ]
+        self.left_out = sum(rewards is None or act in rewards for act in acts) - len(found)
         kinds = {one.observation.dtype for one in (*self._held[:1], *found)}
         if len(kinds) > 1:
             raise InvalidData(

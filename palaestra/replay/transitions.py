@@ -43,12 +43,15 @@ class Transition:
 def transitions(trajectories: Sequence[Trajectory], *, policy: str, rewards: Rewards | None = None) -> list[Transition]:
     """The acts of `policy`, in the order of the trajectories, then agent by agent, then in time.
 
+    An act that a limit cut off, without a next observation, is left out: its target would need the value of a state
+    that nobody knows. Its prompt shows no end, so the value is not 0 either.
+
     Args:
         rewards: rewards of the acts, such as those of a table. Acts without one are left out. None: all acts, with the
             rewards of their steps.
 
-    Raises: InvalidData, for an act without tokens that is not a vector, for an agent whose last act is neither
-        terminated nor truncated, or for one that was cut off without a next observation.
+    Raises: InvalidData, for an act without tokens that is not a vector, or for an agent whose last act is neither
+        terminated nor truncated.
     """
     return [found for trajectory in trajectories for found in _of(trajectory, policy, rewards)]
 
@@ -60,11 +63,14 @@ def _of(trajectory: Trajectory, policy: str, rewards: Rewards | None) -> Iterato
             act = (trajectory.id, agent, step.turn)
             if step.policy != policy or (rewards is not None and act not in rewards):
                 continue
+            following = _following(trajectory, step, after)
+            if following is None and not step.terminated:
+                continue
             yield Transition(
                 observation=seen_before(trajectory, step),
                 utterance=_utterance(trajectory, step),
                 reward=float(step.reward if rewards is None else rewards[act]),
-                following=_following(trajectory, step, after),
+                following=following,
                 done=after is None and step.terminated,
                 legal=_indices(step.observation),
                 agent=agent,
@@ -101,6 +107,7 @@ def seen_before(trajectory: Trajectory, step: Step) -> np.ndarray:
 
 
 def _following(trajectory: Trajectory, step: Step, after: Step | None) -> np.ndarray | None:
+    """What the agent saw next; None, if its episode ended, or was cut off without a next observation."""
     if after is not None:
         return seen_before(trajectory, after)
     if step.terminated:
@@ -118,12 +125,7 @@ def _following(trajectory: Trajectory, step: Step, after: Step | None) -> np.nda
         return np.concatenate([before, prompt.ids]).astype(np.int32)
     if last is not None and not len(step.prompt):
         return _vector(last, where)
-    raise InvalidData(
-        where=where,
-        what="the episode was cut off here and there is no next observation.",
-        remedy="Let the environment give `StepResult.last`. A language policy reads it if it has a value head\n"
-        "(policies.….policy.language.value_head=true). Or let episodes end by the environment's own rules.",
-    )
+    return None
 
 
 def _vector(observation: Observation, where: str) -> np.ndarray:

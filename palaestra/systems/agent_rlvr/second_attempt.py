@@ -24,7 +24,8 @@ class SecondAttempt:
 
     Args:
         share: share of the failed attempts that get guidance. 0: plain groups. Usual: 1.
-        success_at: an attempt with an outcome below this has failed. Usual: 1.
+        success_at: an attempt with an outcome below this has failed, and so has one without an outcome that a limit
+            cut off. Usual: 1.
         keep_guidance: true trains on the prompt with the guidance; false removes the guidance first, as in evaluation.
         allow_leak: let guidance contain the whole answer (the environment's `reference`).
 
@@ -33,6 +34,8 @@ class SecondAttempt:
     `foreign` is 1. Therefore `training.epochs` or `minibatches` above 1 compute the log-probabilities again first, and
     `ppo_clip` has its own bound for such rows (`high_foreign`). Guidance is part of the prompt, so its tokens have no
     loss.
+
+    An attempt that a limit cuts has no outcome. Give the reward `cut_outcome`, where a part reads outcomes.
 
     Second attempts use environment steps of their own: compare by environment steps, not by iterations.
 
@@ -92,9 +95,9 @@ class SecondAttempt:
         return found
 
     def _failed(self, attempt: Trajectory) -> bool:
-        return (
-            attempt.stop is not StopReason.ERROR and attempt.outcome is not None and attempt.outcome < self._success_at
-        )
+        if attempt.outcome is None:
+            return attempt.stop.cut
+        return attempt.stop is not StopReason.ERROR and attempt.outcome < self._success_at
 
     def _guidance(self, attempt: Trajectory, source: Any, *, seed: int) -> str | None:
         require(

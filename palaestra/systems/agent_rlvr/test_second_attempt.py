@@ -4,7 +4,8 @@
 2. The kept prompt is the prompt without guidance, token for token, and its rows are marked foreign.
 3. Guidance tokens are never part of a response.
 4. With share 0 the groups are the plain ones, bit for bit.
-5. Guidance that contains the answer and environments without guidance are refused.
+5. An attempt without an outcome has failed if a limit cut it; otherwise it is not known. It gets a second attempt.
+6. Guidance that contains the answer and environments without guidance are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.data import StepTable, Trajectory
+from palaestra.data import StepTable, StopReason, Trajectory
 from palaestra.errors import ContractError
 from palaestra.systems.agent_rlvr.second_attempt import SecondAttempt
 from tests.rollout.arena import Arena, same
@@ -71,7 +72,18 @@ def test_who_succeeded_or_failed_otherwise_has_one_attempt(tiny: Any) -> None:  
     assert strategy._failed(dataclasses.replace(won, outcome=0.0))
 
 
-def test_leaks_are_refused(tiny: Any) -> None:  # rule 5
+def test_attempts_that_the_turn_limit_cuts(tiny: Any) -> None:  # rule 5
+    arena = Arena(tiny, edits=9)  # more edits than the four turns of the rollout
+    found = arena.run(SecondAttempt(), arena.plays(), arena.rollout())
+    first, second = found[:4], found[4:]
+    assert {(one.stop, one.outcome) for one in first} == {(StopReason.MAX_TURNS, None)} and len(second) == 4
+    assert all(one.info["guidance"] for one in second)
+    unknown = dataclasses.replace(first[0], stop=StopReason.COMPLETED)
+    assert not SecondAttempt()._failed(unknown)
+    assert not SecondAttempt()._failed(dataclasses.replace(first[0], stop=StopReason.ERROR))
+
+
+def test_leaks_are_refused(tiny: Any) -> None:  # rule 6
     arena = Arena(tiny, edits=1, teacher=["patch"])
     with pytest.raises(ContractError, match=r"the guidance contains the whole answer: 'set \d \w+ \d\.'"):
         arena.run(SecondAttempt(), arena.plays(), arena.rollout())

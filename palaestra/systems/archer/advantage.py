@@ -69,9 +69,14 @@ class Archer(StatefulPart):
         token_baseline: subtract the policy's own value b of each token, and give A as its target: advantage A − b,
             critic loss (A − b)².
 
-    Raises: RecipeError, if the buffer is smaller than a batch. In a run: InvalidData, if it holds fewer transitions
-        than a batch, if an episode's end is missing, or an utterance is empty; MissingColumn, for `token_baseline` with
-        a policy that has no critic.
+    An act that a limit cut off is not kept if the next observation is unknown: it has no target. A language policy
+    reads the next observation if it has a value head. While a buffer holds fewer transitions than a batch, its critic
+    does not learn, and the policies wait as in the warm-up.
+
+    Metrics: critic/q_loss, critic/v_loss, critic/q, critic/buffer (transitions), critic/left_out (acts of the iteration
+        that are not kept).
+    Raises: RecipeError, if the buffer is smaller than a batch. In a run: InvalidData, if an episode's end is missing or
+        an utterance is empty; MissingColumn, for `token_baseline` with a policy that has no critic.
     Differs from the authors' code: a small encoder reads situation and utterance together; theirs encodes them apart
         with RoBERTa. Utterances for the V target are drawn once for all updates of an iteration, which is the same,
         since the policy does not change meanwhile.
@@ -127,14 +132,15 @@ class Archer(StatefulPart):
                 what="`choose` was called before `start`.",
                 remedy="Call `start(setup, policies)` first; the training loop does so.",
             )
-        self.ready, self._metrics = iteration.number >= self.warmup, {}
+        added = {name: critic.buffer.add(trajectories) for name, critic in self.critics.items()}
+        full = all(len(critic.buffer) >= self.batch for critic in self.critics.values())
+        self.ready, self._metrics = full and iteration.number >= self.warmup, {}
         replayed: list[Trajectory] = []
         for name, critic in self.critics.items():
-            added = critic.buffer.add(trajectories)
             metrics = critic.learn(iteration, updates=self.critic_updates, batch=self.batch)
             prefix = "critic" if len(self.critics) == 1 else f"critic/{name}"
             self._metrics |= {f"{prefix}/{key}": value for key, value in metrics.items()}
-            rows = self.actor_rows or min(added, self.capacity)
+            rows = min(self.actor_rows or added[name], len(critic.buffer))
             if rows and self.ready and not self.fresh:
                 drawn = critic.buffer.sample(rows, seed=derive(iteration.seed, "actor", name))
                 said = critic.answers(drawn, iteration, seed=derive(iteration.seed, "answers", name))
@@ -210,11 +216,11 @@ class UtteranceCritic:
         self.optimizer = AdamW(online.parameters(), lr=lr, clip=CLIP)
 
     def learn(self, iteration: Iteration, *, updates: int, batch: int) -> dict[str, float]:
-        """Update the critic `updates` times. Returns the means of losses and values.
-
-        Raises: InvalidData, if the buffer holds fewer transitions than a batch.
-        """
+        """Update the critic `updates` times, if the buffer holds a batch. Returns the means of losses and values."""
         name = self.buffer.policy
+        counts = {"buffer": float(len(self.buffer)), "left_out": float(self.buffer.left_out)}
+        if len(self.buffer) < batch:
+            return counts
         drawn = [self.buffer.sample(batch, seed=derive(iteration.seed, "critic", name, i)) for i in range(updates)]
         said = self.answers(
             [d for some in drawn for d in some], iteration, seed=derive(iteration.seed, "proposals", name)
@@ -226,7 +232,7 @@ class UtteranceCritic:
         ]
         refuse_exploded(f"policy {name}, critic", before, weight_norm(self.online), rate="advantage.archer.critic_lr")
         means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
-        return {**means, "buffer": float(len(self.buffer))}
+        return {**means, **counts}
 
     def answers(self, drawn: Sequence[Transition], iteration: Iteration, *, seed: int) -> list[Action]:
         """Sample the policy's present answers in these situations."""

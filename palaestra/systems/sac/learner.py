@@ -35,8 +35,9 @@ class SoftActorCritic(Learner):
         alpha    : −log alpha · (mean log pi(a|o) + target_entropy)
 
     d is 1 only where the episode terminated; where it was truncated, o' is the observation that would have come next. r
-    is the reward that the slot `reward` gives; acts that the slot `selection` drops are not kept. Log-densities are
-    those of actions in (−1, 1), whatever the bounds of the environment.
+    is the reward that the slot `reward` gives; acts that the slot `selection` drops are not kept. An act that was
+    truncated without a next observation has no target and is not kept either; `sac/left_out` counts such acts.
+    Log-densities are those of actions in (−1, 1), whatever the bounds of the environment.
 
     Args:
         gamma: in (0, 1]. Higher: late rewards reach early acts, and learning is slower. Usual: 0.99.
@@ -49,7 +50,7 @@ class SoftActorCritic(Learner):
         target_entropy: of actions in (−1, 1), in nats. Higher: more exploration. Usual: None, −1 for each number.
 
     Raises: RecipeError, for a buffer smaller than a batch, and for a policy of another kind. In a run: InvalidData, for
-        an episode that is neither terminated nor truncated, or is truncated without a next observation.
+        an episode that is neither terminated nor truncated.
     Differs from the authors' code: updates come after the episodes of an iteration, as many as they have acts.
     """
 
@@ -106,6 +107,7 @@ class SoftActorCritic(Learner):
             added = pupil.buffer.add(trajectories, rewards=rewards)
             prefix = "sac" if len(self.pupils) == 1 else f"sac/{name}"
             metrics[f"{prefix}/buffer"] = float(len(pupil.buffer))
+            metrics[f"{prefix}/left_out"] = float(pupil.buffer.left_out)
             updates = round(added * self.updates) if len(pupil.buffer) >= self.batch else 0
             before = weight_norm(pupil.policy.module), weight_norm(pupil.critics)
             said = [pupil.learn(seed=derive(iteration.seed, "sac", name, number)) for number in range(updates)]

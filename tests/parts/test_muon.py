@@ -2,7 +2,7 @@
 for tall matrices; (2) hidden matrices are orthogonalized, everything else is AdamW's; (3) a head shrinks by tau over
 its largest logit, by the numbers of the definition; (4) measuring changes no number, and does not see padding; (5) a
 gradient that is not finite moves nothing; (6) a saved state goes on exactly; (7) what does not fit is refused. Rules 5
-to 7 hold for MuonClip too.
+to 7 hold for MuonClip too. (8) The steps are those of `torch.optim.Muon` up to the rounding of its bfloat16.
 """
 
 from __future__ import annotations
@@ -51,6 +51,25 @@ def test_step() -> None:  # rule 1
     optimizer.step()
     moved = 0.99 * torch.diag(torch.tensor([0.9687, 0.95793])) - layer.weight.detach()
     assert moved[0, 0] > moved[1, 1] > 0  # the smaller singular value has grown the most
+
+
+@pytest.mark.parametrize("shape", [(24, 16), (16, 40), (64, 64)])
+def test_steps_of_torch(shape: tuple[int, int]) -> None:  # rule 8
+    draw = torch.Generator().manual_seed(0)
+    ours, theirs = (nn.Linear(shape[1], shape[0], bias=False) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    start = ours.weight.detach().clone()
+    one = muon(ours, lr=0.01, momentum=0.9, weight_decay=0.1, clip=None)
+    other = torch.optim.Muon(
+        theirs.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1, nesterov=False, adjust_lr_fn="match_rms_adamw"
+    )
+    for _ in range(5):
+        gradient = torch.randn(shape, generator=draw)
+        ours.weight.grad, theirs.weight.grad = gradient.clone(), gradient.clone()
+        one.step()
+        other.step()
+    difference = (ours.weight - theirs.weight).detach().norm() / (ours.weight - start).detach().norm()
+    assert 0 < float(difference) < 0.02
 
 
 def test_who_is_orthogonal() -> None:  # rule 2

@@ -15,7 +15,8 @@ from palaestra.data import ToolCall
 from palaestra.tools.calls import DEEPEST, THINK, Parsed, Unreadable, near, outside_thoughts, without
 from palaestra.tools.tool import Tool
 
-OPENING = re.compile(r"(?:^|(?<=;)|(?<=</think>))[ \t]*([A-Za-z_]\w*)\(", re.MULTILINE)  # also after another call
+OPENING = re.compile(r"(?:^|(?<=;)|(?<=</think>))[ \t]*([A-Za-z_][\w-]*)\(", re.MULTILINE)  # also after another call
+NAMED = re.compile(r"\s*([A-Za-z_][\w-]*)(?=\()")
 PIECE = re.compile(r"""['"]|[()\[\]{}]|\#[^\n]*|[^'"()\[\]{}#]+""")
 CLOSED = re.compile(r"[ \t]*(?:;|\#[^\n]*|$)", re.MULTILINE)
 LITERAL = {quote: re.compile(rf"(?:[^{quote}\\\n]+|\\.)*+{quote}", re.DOTALL) for quote in "'\""}
@@ -44,7 +45,7 @@ class CodeCalls:
         for start, stop in outside_thoughts(text):
             while opened := OPENING.search(text, start, stop):
                 begin = opened.start(1)
-                if lost > MOST_LOST and opened[1] not in tools:
+                if opened[1] not in tools and (lost > MOST_LOST or "-" in opened[1]):
                     start = _next_line(text, opened.end())
                     continue
                 try:
@@ -129,6 +130,9 @@ def _escaped(text: str, place: int, start: int) -> bool:
 
 def read_call(source: str, tools: Mapping[str, Tool]) -> ToolCall:
     """The call in `source`, which must be one complete call."""
+    named = NAMED.match(source)  # names of tools may have hyphens, which names of Python have not
+    if named is not None and "-" in named[1]:
+        source = f"{named[1].replace('-', '_')}{source[named.end() :]}"
     try:
         with QUIET, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns of unknown escapes in texts
@@ -139,7 +143,7 @@ def read_call(source: str, tools: Mapping[str, Tool]) -> ToolCall:
         raise Unreadable("this is not a call") from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise Unreadable("this is more than one call")
-    name = call.func.id
+    name = call.func.id if named is None else named[1]
     arguments: dict[str, Any] = {}
     known = list(tools[name].parameters.get("properties", {})) if name in tools else []
     if len(call.args) > len(known):

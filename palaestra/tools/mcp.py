@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from palaestra.errors import ContractError, PalaestraError, RecipeError, missing_extra, nearest
 from palaestra.tools.rendering import first_line
-from palaestra.tools.tool import Tool, ToolError, usable_name
+from palaestra.tools.tool import Tool, ToolError, refuse_clash, usable_name
 
 CLOSED, LATE = -32000, -32001  # error codes of the package `mcp`: the connection ended, no answer in time
 MOST_PAGES = 100  # most pages of a list of tools
@@ -102,7 +102,7 @@ class Connection:
         """The server's tools. The server is asked once in a process; a later connection opens at its first call.
 
         Raises: Unreachable, if the server does not answer; RecipeError, if it lacks a tool of `only`, or if the schema
-            of a tool cannot be used.
+            of a tool cannot be used; ContractError, if agents would call two tools by the same name.
         """
         offers = OFFERS.get(self.server.key)
         if offers is None:
@@ -317,25 +317,25 @@ def _quiet(record: logging.LogRecord) -> bool:
 
 # ---- what servers say -------------------------------------------------------------------------------------
 def _named(listed: list[Any]) -> list[Offer]:
-    """The tools of a server, under names that every call format can write."""
+    """The tools of a server, with the names for agents. Two may have one name: `_chosen` refuses them."""
     offers: list[Offer] = []
     for one in listed:
-        name = usable_name(one.name, {offer.name for offer in offers})
         description = " ".join((one.description or one.title or "").split())
-        offers.append(Offer(name, one.name, description, one.input_schema))
+        offers.append(Offer(usable_name(one.name), one.name, description, one.input_schema))
     return offers
 
 
 def _chosen(offers: list[Offer], server: McpServer) -> list[Offer]:
-    if server.only is None:
-        return offers
-    known = {offer.called: offer for offer in offers} | {offer.name: offer for offer in offers}
-    for name in server.only:
+    known = {offer.name: offer for offer in offers} | {offer.called: offer for offer in offers}
+    for name in server.only or ():
         if name not in known:
             what = f"it has no tool `{name}`."
             remedy = "Name tools of the server in `only`."
             raise RecipeError(where=server.place, what=what, options=nearest(name, known), remedy=remedy)
-    return [known[name] for name in server.only]
+    chosen = offers if server.only is None else [known[name] for name in server.only]
+    remedy = "Name the tools that agents need in `only`, with one of these two."
+    refuse_clash({offer.called: offer.name for offer in chosen}, where=server.place, remedy=remedy)
+    return chosen
 
 
 def _text(result: Any) -> str:

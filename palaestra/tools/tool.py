@@ -6,7 +6,7 @@ import functools
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, overload
 
@@ -19,19 +19,38 @@ from palaestra.tools.schema import UnusableSchema, check, first_fault, inlined, 
 
 Fault = Literal["unknown", "arguments", "raised", "timeout", "budget", "died"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+LONGEST = 64  # characters of a name
+NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{LONGEST - 1}}}")  # chat services take no other characters
 
 
-def usable_name(name: str, taken: Collection[str]) -> str:
-    """A name that every call format can write, for a tool of a server.
+def usable_name(name: str) -> str:
+    """A name that chat services and all call formats can write, for a tool of a server.
+
+    >>> usable_name("get-weather"), usable_name("files.read"), usable_name("3d"), usable_name("import")
+    ('get-weather', 'files_read', 'tool_3d', 'tool_import')
+    """
+    plain = re.sub(r"[^\w-]", "_", name, flags=re.ASCII)[:LONGEST]
+    return plain if _is_usable(plain) else f"tool_{plain}"[:LONGEST]
+
+
+def refuse_clash(names: Mapping[str, str], *, where: str, remedy: str) -> None:
+    """Refuse tools of a server that agents would call by one name, since only one of them could be called.
 
     Args:
-        taken: names that it must not have; then it gets a number.
+        names: the server's name of each tool -> the name for agents. where, remedy: texts of the error.
+
+    Raises: ContractError.
     """
-    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:60]
-    plain = plain if NAME.fullmatch(plain) else f"tool_{plain}"[:60]
-    number = next(n for n in range(1, len(taken) + 2) if (f"{plain}_{n}" if n > 1 else plain) not in taken)
-    return f"{plain}_{number}" if number > 1 else plain
+    first: dict[str, str] = {}
+    for called, name in names.items():
+        other = first.setdefault(name, called)
+        if other != called:
+            what = f"agents would call its tools `{other[:200]}` and `{called[:200]}` by the same name, `{name}`."
+            raise ContractError(where=where, what=what, remedy=remedy)
+
+
+def _is_usable(name: str) -> bool:
+    return NAME.fullmatch(name) is not None and not keyword.iskeyword(name)
 
 
 class ToolError(Exception):
@@ -57,7 +76,8 @@ class Tool:
     """Something that an agent can call.
 
     Attributes:
-        name: at most 64 letters, digits and underscores, as in the name of a Python function.
+        name: at most 64 letters, digits, underscores and hyphens. It begins with a letter or an underscore and is no
+            keyword of Python.
         description: what the agent reads about the tool.
         parameters: JSON schema of the arguments, which are one object.
         call: sync or async function that takes the arguments by keyword. The agent reads its result as text; a result
@@ -81,8 +101,11 @@ class Tool:
 
     def __post_init__(self) -> None:
         where = f"tool {self.name!r}"
-        if not NAME.fullmatch(self.name) or keyword.iskeyword(self.name):
-            remedy = "Use at most 64 letters, digits and underscores, not a digit first, and no keyword of Python."
+        if not _is_usable(self.name):
+            remedy = (
+                f"Use at most {LONGEST} letters, digits, underscores and hyphens, a letter or an underscore first, and no "
+                "keyword of Python."
+            )
             raise ContractError(where=where, what="a tool cannot have this name.", remedy=remedy)
         if self.timeout_s is not None and not self.timeout_s > 0:
             remedy = "Set it to a number of seconds above 0, or to None for no limit."

@@ -118,6 +118,15 @@ def test_many_calls_are_read() -> None:
     assert not calls_of(call * (reply_calls.MOST + 1)).calls
 
 
+def test_a_name_with_hyphens_is_read() -> None:
+    declared = ({"type": "function", "function": {"name": "look-up-2", "parameters": {}}},)
+    listed = "<|tool_call_start|>[look-up-2(id=3), look-up-2(id=-4)]<|tool_call_end|>"
+    assert [(one.name, one.arguments) for one in calls_of(listed, declared).calls] == [
+        ("look-up-2", {"id": 3}),
+        ("look-up-2", {"id": -4}),
+    ]
+
+
 def test_a_whole_character_is_read() -> None:
     (call,) = calls_of('{"name": "find", "arguments": {"words": "\\ud83d\\ude00"}}').calls
     assert call.arguments == {"words": "😀"}

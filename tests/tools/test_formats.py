@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
@@ -132,6 +133,15 @@ def test_words_without_a_schema_are_in_its_order():
         assert form.parse(form.write(made), TOOLS).calls == (made,)
     assert form.write(call("find", id=3)) == "find 3"
     assert form.write(call("search", query="red apple", k=5), TOOLS) == "search red apple k=5"
+
+
+@EACH
+def test_hyphens_come_back(name):
+    form, tools = FORMATS[name], {"look-up": dataclasses.replace(find, name="look-up")}
+    said = f"so\n{form.write(call('look-up', id=3, note='a-b'), tools)}"
+    parsed = form.parse(said, tools)
+    assert parsed.calls == (call("look-up", id=3, note="a-b"),) and parsed.said == "so"
+    assert form.parse("well-known(1)\n<well-known>1</well-known>", tools).calls == ()
 
 
 def test_ids_come_back():

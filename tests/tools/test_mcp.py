@@ -8,6 +8,8 @@
 4. A session belongs to one connection, or is shared in an event loop; it opens with the first call.
 5. No process stays behind: after close, after an error, after an event loop that ended without closing.
 6. Wrong settings are refused, and so is a tool whose schema cannot be used, unless `only` leaves it out.
+7. A tool keeps its name where chat services allow it, hyphens too. Two tools that would get one name are refused, unless
+   `only` leaves one out.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from pathlib import Path
 import pytest
 
 from palaestra.data import ToolCall
-from palaestra.errors import RecipeError
+from palaestra.errors import ContractError, RecipeError
 from palaestra.tools import Toolbox
 from palaestra.tools.mcp import OFFERS, Connection, McpServer, Offer, Unreachable
+from palaestra.tools.tool import usable_name
+from tests.messages import told
 
 FILE = str(Path(__file__).with_name("mcp_server.py"))
 COMMAND = (sys.executable, FILE)
@@ -66,14 +70,14 @@ def test_tools_answers_and_errors():  # rules 1 and 4
     async def play():
         connection = Connection(McpServer(start_s=90, command=COMMAND, cost=0.5))
         tools = {one.name: one for one in await connection.tools()}
-        assert {"add", "note_down", "err"} <= set(tools)
+        assert {"add", "note-down", "err"} <= set(tools)
         assert tools["add"].signature() == "add(a: integer, b: integer = 1)"
         assert tools["add"].description == "Add two numbers." and tools["add"].cost == 0.5
         found = await ask(
             connection,
             ("add", {"a": 3}),
             ("add", {"a": "x"}),
-            ("note_down", {"text": "é"}),
+            ("note-down", {"text": "é"}),
             ("err", {"text": "boo"}),
             ("table", {"rows": 2}),
             ("garbage", {}),
@@ -88,8 +92,8 @@ def test_tools_answers_and_errors():  # rules 1 and 4
         other = Connection(
             McpServer(start_s=90, command=COMMAND, only=("note-down",))
         )  # the list is known: nothing starts yet
-        assert [one.name for one in await other.tools()] == ["note_down"] and not children()
-        assert (await ask(other, ("note_down", {"text": "a"})))[0].text == "1 noted"  # of a server of its own
+        assert [one.name for one in await other.tools()] == ["note-down"] and not children()
+        assert (await ask(other, ("note-down", {"text": "a"})))[0].text == "1 noted"  # of a server of its own
         await other.close()
         with pytest.raises(RecipeError, match=r"no tool `ad`(.|\n)*add"):
             await Connection(McpServer(start_s=90, command=COMMAND, only=("ad",))).tools()
@@ -154,13 +158,13 @@ def test_shared_sessions():  # rules 4 and 5
 
     async def play():
         connections = [Connection(server) for _ in range(20)]
-        found = await asyncio.gather(*[ask(one, ("note_down", {"text": "a"})) for one in connections])
+        found = await asyncio.gather(*[ask(one, ("note-down", {"text": "a"})) for one in connections])
         assert sorted(int(r[0].text.split()[0]) for r in found) == list(range(1, 21))
         assert len(children()) == 1
         assert (await ask(connections[0], ("die", {})))[0].fault == "died"
         assert (await ask(connections[1], ("add", {"a": 1})))[0].fault == "died"  # who used it then
         later = Connection(server)
-        assert (await ask(later, ("note_down", {"text": "a"})))[0].text == "1 noted"
+        assert (await ask(later, ("note-down", {"text": "a"})))[0].text == "1 noted"
         for one in [*connections, later]:
             await one.close()
         assert len(children()) == 1  # kept for others, until the loop ends
@@ -247,3 +251,20 @@ def test_a_tool_with_an_unusable_schema_is_refused(monkeypatch: pytest.MonkeyPat
     some = McpServer(command=("lab",), only=("add",))
     monkeypatch.setitem(OFFERS, some.key, offers)
     assert [one.name for one in asyncio.run(Connection(some).tools())] == ["add"]
+
+
+def test_names(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 7
+    kept = ("get-weather", "get_weather", "GetWeather2", "_x-1", "a" * 64)
+    assert [usable_name(name) for name in kept] == list(kept)
+    assert usable_name("files.read") == usable_name("files/read") == "files_read" and len(usable_name("b" * 128)) == 64
+
+    async def tools(*called: str, only: tuple[str, ...] | None = None) -> list[str]:
+        server = McpServer(command=("lab",), only=only)
+        offers = [Offer(usable_name(name), name, "", {"type": "object"}) for name in called]
+        monkeypatch.setitem(OFFERS, server.key, offers)
+        return [one.name for one in await Connection(server).tools()]
+
+    assert asyncio.run(tools("get-weather", "get_weather")) == ["get-weather", "get_weather"]
+    with told(ContractError, "`files.read` and `files_read`"):
+        asyncio.run(tools("files.read", "files_read"))
+    assert asyncio.run(tools("files.read", "files_read", only=("files.read",))) == ["files_read"]

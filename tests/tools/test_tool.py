@@ -219,7 +219,8 @@ def test_schemas_that_say_little_allow_what_they_do_not_say():  # rule 4
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"name": "get-it"}, "cannot have this name"),
+        ({"name": "get.it"}, "cannot have this name"),
+        ({"name": "-get"}, "cannot have this name"),
         ({"name": "class"}, "cannot have this name"),
         ({"name": ""}, "cannot have this name"),
         ({"name": "a" * 65}, "cannot have this name"),

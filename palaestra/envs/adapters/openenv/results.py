@@ -12,7 +12,7 @@ from palaestra.envs.kit.images import Message, with_images
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.registry import part
 from palaestra.tools import Tool
-from palaestra.tools.tool import usable_name
+from palaestra.tools.tool import refuse_clash, usable_name
 
 TOLD = ("fields", "reward", "done")  # what a user's reward function may ask for
 
@@ -20,14 +20,16 @@ TOLD = ("fields", "reward", "done")  # what a user's reward function may ask for
 def tools_of(listed: Iterable[Mapping[str, Any]], where: str) -> list[Tool]:
     """Tools whose `call` returns the name that the environment knows them by. The adapter makes the call itself.
 
-    Raises: ContractError, without any tool.
+    Raises: ContractError, without any tool, or if agents would call two of them by the same name.
     """
     made: list[Tool] = []
+    names: dict[str, str] = {}
     for one in listed:
-        name = usable_name(one["name"], {tool.name for tool in made})
         schema = {"type": "object", **(one.get("input_schema") or {})}
         known = str(one["name"])
+        names[known] = name = usable_name(known)
         made.append(Tool(name=name, description=one.get("description") or "", parameters=schema, call=_naming(known)))
+    refuse_clash(names, where=where, remedy="Rename one of them in the environment's FastMCP server.")
     if not made:
         remedy = "Register tools with its FastMCP server, or give it an action of its own."
         raise ContractError(where=where, what="the environment lists no tools.", remedy=remedy)

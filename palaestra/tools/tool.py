@@ -103,8 +103,8 @@ class Tool:
         where = f"tool {self.name!r}"
         if not _is_usable(self.name):
             remedy = (
-                f"Use at most {LONGEST} letters, digits, underscores and hyphens, a letter or an underscore first, and no "
-                "keyword of Python."
+                f"Use at most {LONGEST} letters, digits, underscores and hyphens, a letter or an underscore first, "
+                "and no keyword of Python."
             )
             raise ContractError(where=where, what="a tool cannot have this name.", remedy=remedy)
         if self.timeout_s is not None and not self.timeout_s > 0:

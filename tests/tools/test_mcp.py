@@ -8,8 +8,8 @@
 4. A session belongs to one connection, or is shared in an event loop; it opens with the first call.
 5. No process stays behind: after close, after an error, after an event loop that ended without closing.
 6. Wrong settings are refused, and so is a tool whose schema cannot be used, unless `only` leaves it out.
-7. A tool keeps its name where chat services allow it, hyphens too. Two tools that would get one name are refused, unless
-   `only` leaves one out.
+7. A tool keeps its name where chat services allow it, hyphens too. Two tools that would get one name are refused,
+   unless `only` leaves one out.
 """
 
 from __future__ import annotations

@@ -12,19 +12,28 @@
     packages are refused;
 (10) the vector environment observes what single ones observe, resets by itself, and starts from its seed;
 (11) a snapshot can be restored more than once; state keys exist for discrete observations only;
-(12) actions of a Box are vectors or their numbers as text, clipped to the bounds; others are marked.
+(12) actions of a Box are vectors or their numbers as text, clipped to the bounds; others are marked;
+(13) texts stay texts, alone and inside of Dict, Tuple and Sequence; such observations have no vector;
+(14) actions of Text, Dict and MultiDiscrete are written as texts; what the space lacks is marked;
+(15) an action mask, in `info` or beside the observation, becomes `legal`; what it forbids is marked, and played or not;
+(16) `info` is kept, under another name where Palaestra has the name itself; the success that it tells counts;
+(17) a reward of several numbers needs `objectives`: refused at the start where it is declared, else at the first step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from palaestra.data import Action, StepResult, Task, derive
 from palaestra.data.abilities import has
 from palaestra.envs.adapters.gymnasium.world import AGENT, SEEDS, GymnasiumEnvironment, vector_environment
-from palaestra.errors import InvalidData, MissingExtra, RecipeError, UnknownName
+from palaestra.errors import ContractError, InvalidData, MissingExtra, RecipeError, UnknownName
 from palaestra.testing import check_environment
 from tests.messages import told
 
@@ -63,7 +72,7 @@ def test_sizes(id, vector_size, action_count):  # rule 2
     assert (environment.vector_size, environment.action_count) == (vector_size, action_count)
     seen = environment.reset(task()).observations[AGENT]
     assert seen.vector.dtype == np.float32 and seen.vector.shape == (vector_size,)
-    assert len(seen.legal) == action_count
+    assert len(seen.legal) == action_count if id != "Taxi-v4" else 0 < len(seen.legal) < action_count  # it has a mask
     if id != "CartPole-v1":
         assert set(seen.vector) == {0.0, 1.0}
 
@@ -234,7 +243,7 @@ def test_refusals():  # rule 9
         GymnasiumEnvironment(id="Taxi-v99")
     gymnasium.register("Endless-v0", entry_point=Endless)
     try:
-        with told(RecipeError, "neither Discrete"):
+        with told(RecipeError, "a Box without bounds"):
             GymnasiumEnvironment(id="Endless-v0")
     finally:
         del gymnasium.registry["Endless-v0"]
@@ -328,3 +337,139 @@ def test_boxes():  # rule 12
     for value in ("left", "", None, "1 2", np.zeros(2), np.float32([np.nan])):
         result = act(environment, value)
         assert result.info["invalid"] == {AGENT: True} and np.array_equal(result.observations[AGENT].vector, before)
+
+
+# ---- environments of one's own ----------------------------------------------------------------------------
+class Told(gymnasium.Env):
+    """Shows `first`, and gives what it was made for at every step. It ends after three."""
+
+    def __init__(self, seen, acts, first, reward=1.0, infos=({}, {}, {}, {}), declared=None):
+        self.observation_space, self.action_space = seen, acts
+        self.first, self.gain, self.infos, self.played = first, reward, infos, []
+        if declared is not None:
+            self.reward_space = declared
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.played = []
+        return self.first, self.infos[0]
+
+    def step(self, action):
+        self.played.append(action)
+        return self.first, self.gain, len(self.played) == 3, False, self.infos[len(self.played)]
+
+
+Make = Callable[..., GymnasiumEnvironment]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    def made(seen: Any, acts: Any, first: Any, *, own: dict[str, Any] | None = None, **options: Any) -> Any:
+        gymnasium.registry.pop("Told-v0", None)
+        gymnasium.register("Told-v0", entry_point=Told, kwargs={"seen": seen, "acts": acts, "first": first, **options})
+        return GymnasiumEnvironment(id="Told-v0", **(own or {}))
+
+    yield made
+    gymnasium.registry.pop("Told-v0", None)
+
+
+TWO, HINT = spaces.Discrete(2), spaces.Text(40)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "text"),
+    [
+        (HINT, "The door 2 is open!", "The door 2 is open!"),
+        (spaces.Dict(hint=HINT, left=spaces.Discrete(4)), {"hint": "go on", "left": 3}, "hint: go on\nleft: 3"),
+        (spaces.Tuple((HINT, spaces.Box(0, 1, (2,)))), ("go on", np.float32([0.5, 1])), "go on\n0.50 1.00"),
+        (spaces.Sequence(HINT), ("one", "two"), "one\ntwo"),
+        (spaces.Dict(a=spaces.Dict(b=HINT, c=HINT)), {"a": {"b": "x", "c": "y"}}, "a:\nb: x\nc: y"),
+    ],
+)
+def test_texts_stay_texts(make: Make, space, value, text):  # rule 13
+    environment = make(space, TWO, value)
+    assert environment.vector_size is None and environment.action_count == 2
+    seen = environment.reset(environment.tasks("train", 1, 0)[0]).observations[AGENT]
+    assert seen.text == text and seen.vector is None and seen.legal == ("0", "1")
+    check_environment(environment)
+
+
+def test_actions_of_other_spaces(make: Make):  # rule 14
+    pair = spaces.Dict(to=spaces.Text(20), times=spaces.Discrete(3))
+    narrow, large = spaces.Text(9, charset="ab "), spaces.MultiDiscrete([100, 50])
+    for space, fine, wrong in (
+        (spaces.Text(20), {"go north!": "go north!"}, ("", "x" * 21, None, 3)),
+        (narrow, {"ab ba": "ab ba", '"ab"': "ab"}, ("abc",)),
+        (pair, {'{"to": "Ann, hi", "times": 2}': {"to": "Ann, hi", "times": 2}}, ('{"to": "Ann"}', "Ann", "{")),
+        (spaces.Tuple((spaces.Text(9), TWO)), {'["hi", 1]': ("hi", 1)}, ('["hi"]', '["hi", 2]')),
+        (spaces.MultiDiscrete([2, 3]), {"1 2": [1, 2], 5: [1, 2], "0, 1": [0, 1]}, ("2 0", 6, "1 2 0")),
+        (large, {"99 49": [99, 49]}, ("100 0", 7, "1.5 2")),
+        (spaces.MultiBinary(3), {"1 0 1": [1, 0, 1]}, ("1 0", "2 0 0")),
+    ):
+        environment = make(HINT, space, "go")
+        assert has(environment, "vector") == (environment.action_count is not None)
+        for answer, meant in fine.items():
+            environment.reset(environment.tasks("train", 1, 0)[0])
+            assert "invalid" not in act(environment, answer).info
+            (played,) = environment._environment.unwrapped.played
+            assert np.array_equal(played, meant) if isinstance(meant, list) else played == meant
+        for answer in wrong:
+            environment.reset(environment.tasks("train", 1, 0)[0])
+            assert act(environment, answer).info["invalid"] == {AGENT: True}
+            assert not environment._environment.unwrapped.played
+    assert "a text of at most 20 characters" in make(HINT, spaces.Text(20), "go").instruction(AGENT)
+
+
+def test_masks(make: Make):  # rule 15
+    acts, mask = spaces.Discrete(3), np.array([1, 0, 1], np.int8)
+    both = spaces.Dict(observation=spaces.Box(0, 1, (2,)), action_mask=spaces.MultiBinary(3))
+    inside = make(both, acts, {"observation": np.zeros(2, np.float32), "action_mask": mask})
+    beside = make(spaces.Box(0, 1, (2,)), acts, np.zeros(2, np.float32), infos=[{"action_mask": mask}] * 4)
+    for environment in (inside, beside):
+        seen = environment.reset(environment.tasks("train", 1, 0)[0]).observations[AGENT]
+        assert seen.legal == [0, 2] and seen.text == "0.00 0.00\nlegal actions: 0, 2" and environment.vector_size == 2
+        assert act(environment, 2).info == {"score": 1.0}
+        assert act(environment, 1).info == {"score": 2.0, "illegal": {AGENT: 1.0}}
+    skips = make(HINT, acts, "go", infos=[{"action_mask": mask}] * 4, own={"illegal": "skip"})
+    skips.reset(skips.tasks("train", 1, 0)[0])
+    assert act(skips, 1).info == {"score": 0.0, "illegal": {AGENT: 1.0}}
+    grid = make(HINT, spaces.MultiDiscrete([2, 3]), "go", infos=[{"action_mask": ([1, 0], [0, 1, 1])}] * 4)
+    assert grid.reset(grid.tasks("train", 1, 0)[0]).observations[AGENT].legal == [1, 2]
+    wrong = make(HINT, acts, "go", infos=[{"action_mask": [1, 0]}] * 4)
+    with told(ContractError, "does not have 3 numbers"):
+        wrong.reset(wrong.tasks("train", 1, 0)[0])
+
+
+def test_info_is_kept(make: Make, caplog: pytest.LogCaptureFixture):  # rule 16
+    infos = [{}, {"is_success": False}, {"is_success": np.True_, "score": 7}, {"is_success": 1.0}]
+    infos[1] |= {"level": np.int64(3), "far": float("nan"), "frame": np.zeros((40, 40)), "note": {"who": "Ann"}}
+    environment = make(HINT, TWO, "go", infos=infos)
+    environment.reset(environment.tasks("train", 1, 0)[0])
+    first = {"level": 3, "far": "nan", "frame": "array (40, 40)", "note": {"who": "Ann"}}
+    assert act(environment, 0).info == first | {"score": 1.0, "success": False}
+    assert act(environment, 0).info == {"env_score": 7, "score": 2.0, "success": True}
+    assert act(environment, 0).info == {"score": 3.0, "success": True}
+    for name in ("`score`", "`far`", "`frame`"):
+        assert any(name in line for line in caplog.messages)
+    off = make(HINT, TWO, "go", infos=infos, own={"goal": False})
+    off.reset(off.tasks("train", 1, 0)[0])
+    assert "success" not in act(off, 0).info
+
+
+def test_rewards_of_several_objectives(make: Make):  # rule 17
+    two, pair = spaces.Box(-1, 1, (2,)), np.array([1.0, -0.5])
+    with told(RecipeError, "(2,)"):
+        make(HINT, TWO, "go", reward=pair, declared=two)
+    with told(RecipeError, "`objectives`"):
+        make(HINT, TWO, "go", reward=pair, declared=two, own={"objectives": (1.0, 1.0, 1.0)})
+    silent = make(HINT, TWO, "go", reward=pair)
+    silent.reset(silent.tasks("train", 1, 0)[0])
+    with told(ContractError, "(2,)"):
+        act(silent, 0)
+    weighed = make(HINT, TWO, "go", reward=pair, declared=two, own={"objectives": (0.5, 2.0)})
+    weighed.reset(weighed.tasks("train", 1, 0)[0])
+    result = act(weighed, 0)
+    assert result.rewards == {AGENT: -0.5} and result.info == {"score": -0.5, "objectives": [1.0, -0.5]}
+    alone = make(HINT, TWO, "go", reward=np.array([2.0]))
+    alone.reset(alone.tasks("train", 1, 0)[0])
+    assert act(alone, 0).rewards == {AGENT: 2.0}

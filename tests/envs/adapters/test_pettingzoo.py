@@ -2,7 +2,9 @@
 are left act at once, with `aec` only the next one; (3) rewards and ends are PettingZoo's, and agents may leave early;
 (4) actions are indices, names or arrays; (5) a masked or unreadable answer is marked, and it is replaced or loses;
 (6) success and outcome are right for each goal; (7) global states, images and vectors of one size work; (8) seeds
-decide an episode, splits share no seed, and a restored snapshot goes on in the same way; (9) bad options are refused.
+decide an episode, splits share no seed, and a restored snapshot goes on in the same way; (9) bad options are refused;
+(10) texts are seen and written as texts, and only the action mask is left out of a Dict; (11) what the environment
+tells of its agents is kept, and the success that it tells counts; (12) rewards of several numbers need `objectives`.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import pytest
 from palaestra.data import Action, Task
 from palaestra.data.abilities import has
 from palaestra.envs.adapters.pettingzoo.world import PettingZoo
-from palaestra.errors import MissingExtra, PalaestraError, RecipeError, UnknownName
+from palaestra.errors import ContractError, MissingExtra, PalaestraError, RecipeError, UnknownName
 from palaestra.testing import check_environment
+from tests.messages import told
 
 pytest.importorskip("pettingzoo")
 pytest.importorskip("mpe2")
@@ -120,7 +123,34 @@ class Bare:
 
 class Odd(Together):
     def action_space(self, agent):
-        return spaces.MultiBinary(3)
+        return spaces.Sequence(spaces.Discrete(3))
+
+
+class Talk(Together):
+    """Agents see a text and a number beside a mask, and answer in words or by the number of a legal action."""
+
+    def observation_space(self, agent):
+        return spaces.Dict(observation=spaces.Text(40), goal=spaces.Discrete(9), action_mask=spaces.MultiBinary(3))
+
+    def action_space(self, agent):
+        return spaces.Discrete(3) if agent == "a" else spaces.Text(20)
+
+    def look(self):
+        fixed = {"goal": 7, "action_mask": [0, 1, 1]}
+        return {agent: {"observation": f"Hello, {agent}!", **fixed} for agent in self.agents}
+
+    def step(self, actions):
+        self.heard, acted = dict(actions), list(self.agents)
+        seen = self.look()
+        self.agents = []
+        rewards = {agent: np.array([1.0, -0.5]) for agent in acted}
+        infos = {agent: {"is_success": agent == "a" or actions["b"] == "hi, Ann!", "level": 2.0} for agent in acted}
+        return seen, rewards, dict.fromkeys(acted, True), dict.fromkeys(acted, False), infos
+
+
+class Declared(Talk):
+    def reward_space(self, agent):
+        return spaces.Box(-1, 1, (2,))
 
 
 def corner(env, agent):
@@ -340,7 +370,7 @@ def test_bad_options_are_refused(file: Path) -> None:  # rule 9
         ),
         ({"env": f"{file}:Gone"}, UnknownName, "cannot be loaded"),
         ({"env": f"{file}:Bare"}, RecipeError, "which is no environment of PettingZoo"),
-        ({"env": f"{file}:Odd"}, RecipeError, "its action space is MultiBinary"),
+        ({"env": f"{file}:Odd"}, RecipeError, "its action space is Sequence"),
         ({"env": f"{file}:InTurn", "api": "parallel"}, RecipeError, "has only `aec`"),
         ({**SPREAD, "options": {"agents": 2}}, RecipeError, "it refused its options"),
         ({**SPREAD, "names": ("a", "b")}, RecipeError, "`names` has 2 names, and the agent has 5 actions"),
@@ -356,3 +386,41 @@ def test_bad_options_are_refused(file: Path) -> None:  # rule 9
         with pytest.raises(MissingExtra) as missing:
             PettingZoo(env=absent)
         assert "Box2D" in missing.value.what
+
+
+def test_texts_are_texts(file: Path) -> None:  # rule 10
+    env = PettingZoo(env=f"{file}:Talk", objectives=(1.0, 1.0))
+    seen = env.reset(Task(env="pettingzoo", seed=0)).observations
+    assert seen["a"].text == "you are a. goal: 7\nobservation: Hello, a!" and seen["a"].vector is None
+    assert seen["a"].legal == [1, 2] and seen["b"].legal is None and env.vector_size is None
+    assert not has(env, "vector") and "a text of at most 20 characters" in env.instruction("b")
+    result = env.step({"a": Action(text="2"), "b": Action(text="hi, Ann!")})
+    assert env._inner.heard == {"a": 2, "b": "hi, Ann!"} and "invalid" not in result.info
+    env.reset(Task(env="pettingzoo", seed=0))
+    result = env.step({"a": Action(text="0"), "b": Action(text="x" * 21)})
+    assert result.info["illegal"] == {"a": 1.0} and result.info["invalid"] == {"b": True}
+    assert env._inner.heard["a"] == 1 and len(env._inner.heard["b"]) == 1
+
+
+def test_what_is_told_is_kept(file: Path) -> None:  # rule 11
+    for said, won in (("hi, Ann!", True), ("no", False)):
+        env = PettingZoo(env=f"{file}:Talk", objectives=(1.0, 1.0))
+        env.reset(Task(env="pettingzoo", seed=0))
+        info = env.step({"a": Action(text="1"), "b": Action(text=said)}).info
+        assert info["level"] == {"a": 2.0, "b": 2.0} and info["success"] is won and info["score"] == 0.5
+
+
+def test_rewards_of_several_objectives(file: Path) -> None:  # rule 12
+    both = {"a": Action(text="1"), "b": Action(text="hi")}
+    with told(RecipeError, "(2,)"):
+        PettingZoo(env=f"{file}:Declared")
+    with told(RecipeError, "`objectives`"):
+        PettingZoo(env=f"{file}:Declared", objectives=(1.0,))
+    silent = PettingZoo(env=f"{file}:Talk")
+    silent.reset(Task(env="pettingzoo", seed=0))
+    with told(ContractError, "(2,)"):
+        silent.step(both)
+    weighed = PettingZoo(env=f"{file}:Declared", objectives=(0.5, 2.0))
+    weighed.reset(Task(env="pettingzoo", seed=0))
+    result = weighed.step(both)
+    assert dict(result.rewards) == {"a": -0.5, "b": -0.5} and result.info["objectives"]["b"] == [1.0, -0.5]

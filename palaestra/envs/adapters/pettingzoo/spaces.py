@@ -11,6 +11,20 @@ import numpy as np
 from gymnasium import spaces
 
 from palaestra.data import Observation
+from palaestra.envs.adapters.spaces import (
+    MASK,
+    Visible,
+    bounds,
+    how_to_write,
+    in_space,
+    in_words,
+    is_exact,
+    is_readable,
+    legal_places,
+    numbered,
+    simplest,
+    size_of,
+)
 from palaestra.errors import RecipeError
 
 CHANNELS = (1, 3, 4)  # of images
@@ -39,15 +53,18 @@ class Seat:
 
     def __init__(self, agent: str, seen: spaces.Space[Any], acts: spaces.Space[Any], names: Sequence[str]) -> None:
         where = f"environment pettingzoo, agent {agent}"
-        self.agent, self.acts = agent, acts
-        self.seen = seen["observation"] if isinstance(seen, spaces.Dict) and "observation" in seen.spaces else seen
-        if not isinstance(acts, spaces.Discrete | spaces.Box):
+        self.agent, self.acts, self._where = agent, acts, where
+        self._visible = Visible(seen, acts)
+        self.seen = self._visible.space
+        if not is_readable(acts) or isinstance(acts, spaces.OneOf | spaces.Sequence):
             raise RecipeError(
                 where=where,
-                what=f"its action space is {acts}.",
-                remedy="Wrap the environment so that it has a Discrete or a Box action space.",
+                what=f"its action space is {acts}, which agents cannot write.",
+                remedy="Wrap the environment so that its actions are Discrete, Text, MultiDiscrete, MultiBinary, a "
+                "Box, or a Dict or a Tuple of these.",
             )
-        self.count: int | None = int(acts.n) if isinstance(acts, spaces.Discrete) else None
+        self._actions = numbered(acts)
+        self.count: int | None = None if self._actions is None else len(self._actions)
         if names and len(names) != self.count:
             raise RecipeError(
                 where=where,
@@ -57,16 +74,17 @@ class Seat:
         self.names = tuple(names)
         shape = getattr(self.seen, "shape", None) or ()
         self.image = getattr(self.seen, "dtype", None) == np.uint8 and len(shape) == 3 and shape[-1] in CHANNELS
-        if not self.image and not self.seen.is_np_flattenable:
+        if not self.image and not is_readable(self.seen):
             raise RecipeError(
                 where=where,
-                what=f"its observation space {self.seen} has no vector of fixed size.",
-                remedy="Wrap the environment so that it has a space of Box, Discrete, or a Tuple or Dict of these.",
+                what=f"its observation space {self.seen} has no vector of fixed size and no words.",
+                remedy="Wrap the environment so that its observations are Text, Box, Discrete, MultiDiscrete, "
+                "MultiBinary, or a Tuple or Dict of these.",
             )
-        self.size: int | None = None if self.image else int(spaces.flatdim(self.seen))
+        self.size: int | None = None if self.image else size_of(self.seen)
 
     # ---- seeing -------------------------------------------------------------------------------------------
-    def observe(self, raw: Any, info: Any, size: int | None, *, lead: str) -> tuple[Observation, list[Any]]:
+    def observe(self, raw: Any, info: Any, size: int | None, *, lead: str) -> tuple[Observation, list[Any] | None]:
         """What the agent sees, and its legal actions.
 
         Args:
@@ -76,34 +94,47 @@ class Seat:
 
         Returns: the observation, and the legal actions as `legal` gives them.
         """
-        found = raw["observation"] if isinstance(raw, dict) and "observation" in raw else raw
-        mask = raw.get("action_mask") if isinstance(raw, dict) else None
-        mask = info.get("action_mask") if mask is None and isinstance(info, dict) else mask
+        found, mask = self._visible.split(raw)
+        mask = info.get(MASK) if mask is None and isinstance(info, dict) else mask
         legal = self.legal(mask)
         if self.image:
             picture = np.asarray(found, np.uint8)
             text = f"{lead}an image of {picture.shape[1]} by {picture.shape[0]}"
             return Observation(text=text, image=picture, legal=legal), legal
+        if self.size is None:
+            text = f"{lead}{in_words(self.seen, found)}{self._listed(legal)}"
+            key = self._key(text.encode()) if is_exact(self.seen) else None
+            return Observation(text=text, legal=legal, state_key=key), legal
         vector = np.nan_to_num(np.asarray(spaces.flatten(self.seen, found), np.float32), posinf=1e6, neginf=-1e6)
-        text = f"{lead}{_told(vector)}"
-        if self.names:
-            text += f"\nactions: {', '.join(self.names[index] for index in legal)}"
+        text = f"{lead}{_told(vector)}{self._listed(legal)}"
         padded = np.zeros(size or len(vector), np.float32)
         padded[: len(vector)] = vector
         key = None
         if not np.issubdtype(getattr(self.seen, "dtype", None) or np.int64, np.floating):
-            digest = hashlib.sha256(vector.tobytes() + repr(legal).encode())
-            key = f"{self.agent}/{digest.hexdigest()[:16]}"
+            key = self._key(vector.tobytes() + repr(legal).encode())
         return Observation(text=text, vector=padded if size else None, legal=legal, state_key=key), legal
 
-    def legal(self, mask: Any) -> list[Any]:
-        """The indices of the discrete actions that the mask allows; all, if it allows none.
+    def _listed(self, legal: Sequence[Any] | None) -> str:
+        """The line with the names of the legal actions, if they have names."""
+        return f"\nactions: {', '.join(self.names[index] for index in legal or ())}" if self.names else ""
 
-        For a Box: its middle, and its points where one of the first 8 numbers is at an end, as texts.
+    def _key(self, content: bytes) -> str:
+        return f"{self.agent}/{hashlib.sha256(content).hexdigest()[:16]}"
+
+    def legal(self, mask: Any) -> list[Any] | None:
+        """The indices of the numbered actions that the mask allows; all, if it allows none.
+
+        For a Box: its middle, and its points where one of the first 8 numbers is at an end, as texts. For other spaces
+        None: their actions have no list.
+
+        Raises: ContractError, for a mask of another shape.
         """
-        if self.count is not None:
-            return [index for index in range(self.count) if mask is None or mask[index]] or list(range(self.count))
-        low, high = self._bounds()
+        if self._actions is not None:
+            allowed = legal_places(self.acts, self._actions, mask, where=self._where)
+            return list(range(len(self._actions))) if allowed is None else allowed
+        if not isinstance(self.acts, spaces.Box):
+            return None
+        low, high = bounds(self.acts)
         middle = (low + high) / 2
         found = [middle]
         for place in range(min(middle.size, 8)):
@@ -114,48 +145,34 @@ class Seat:
         return [" ".join(f"{number:.2f}" for number in point.flat) for point in found]
 
     # ---- acting -------------------------------------------------------------------------------------------
-    def read(self, value: Any, legal: Sequence[Any]) -> Read | None:
+    @property
+    def how(self) -> str:
+        """What an action is, in words."""
+        return f"the number of one of {self.count} actions, from 0" if self.count else how_to_write(self.acts)
+
+    def read(self, value: Any, legal: Sequence[Any] | None) -> Read | None:
         """The action that an answer stands for; None if it cannot be read."""
-        if self.count is None:
-            return self._point(value)
+        if self._actions is None:
+            action = in_space(self.acts, value)
+            return None if action is None else Read(action, True)
         if isinstance(value, str):
             word = " ".join(value.lower().split())
             if word in self.names:
                 value = self.names.index(word)
             else:
-                value = int(word) if word.isdecimal() else None
+                value = int(word) if word.isdecimal() else in_space(self.acts, word)
+        if isinstance(value, np.ndarray) and isinstance(self.acts, spaces.MultiDiscrete):
+            value = next((place for place, one in enumerate(self._actions) if np.array_equal(one, value)), None)
         elif isinstance(value, np.ndarray):
             value = value.item() if value.size == 1 else None
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
             return None
-        return Read(self.from_index(int(value)), int(value) in legal)
+        known = int(value) < len(self._actions)
+        return Read(self._actions[int(value)] if known else None, known and int(value) in (legal or ()))
 
-    def from_index(self, index: int) -> Any:
-        """The action of a discrete space at an index; a space may start at another number than 0."""
-        return np.int64(index + int(self.acts.start))  # type: ignore[attr-defined]
-
-    def stand_in(self, legal: Sequence[Any]) -> Any:
-        """The action in place of an unreadable or illegal answer: the first legal one, or the middle of a Box."""
-        if self.count is not None:
-            return self.from_index(int(legal[0]))
-        low, high = self._bounds()
-        return ((low + high) / 2).astype(self.acts.dtype)
-
-    def _point(self, value: Any) -> Read | None:
-        shape, kind = self.acts.shape, self.acts.dtype
-        try:
-            given = value.replace(",", " ").split() if isinstance(value, str) else value
-            numbers = np.asarray(given, np.float64).reshape(shape)
-        except (TypeError, ValueError):
-            return None
-        if not np.isfinite(numbers).all():
-            return None
-        return Read(np.clip(numbers, self.acts.low, self.acts.high).astype(kind), True)  # type: ignore[attr-defined]
-
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        box: Any = self.acts
-        finite_low = np.where(np.isfinite(box.low), box.low, -1.0)
-        return finite_low.astype(np.float64), np.where(np.isfinite(box.high), box.high, 1.0).astype(np.float64)
+    def stand_in(self, legal: Sequence[Any] | None) -> Any:
+        """The action in place of an unreadable or illegal answer: the first legal one, or the simplest of its space."""
+        return simplest(self.acts) if self._actions is None else self._actions[int((legal or (0,))[0])]
 
 
 def _told(vector: np.ndarray) -> str:

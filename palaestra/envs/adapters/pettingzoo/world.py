@@ -14,7 +14,9 @@ import numpy as np
 
 from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import without
+from palaestra.envs.adapters.infos import kept, succeeded
 from palaestra.envs.adapters.pettingzoo.spaces import Seat
+from palaestra.envs.adapters.rewards import Weights
 from palaestra.envs.adapters.versions import note_version
 from palaestra.envs.kit.manuals import write_manual
 from palaestra.envs.kit.panels import seeded_tasks
@@ -25,6 +27,7 @@ from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownNa
 from palaestra.registry import Positive, PositiveInt, part, register
 
 SEEDS = 1 << 31  # PettingZoo environments take seeds below this
+Seen = tuple[Observation, list[Any] | None]  # what an agent sees, and its legal actions
 
 
 @register(
@@ -52,23 +55,27 @@ class PettingZoo:
             is at least `goal_return`. "first": the first agent has a higher return than every other.
         goal_return: the average return from which an episode is a success, with `goal: return`.
         illegal: what happens at an answer that cannot be read or that the action mask forbids. "replace": the first
-            legal action is played in its place (in a Box the middle). "lose": the agent loses `penalty`, and the game
-            ends for all.
+            legal action is played in its place (in a Box the middle, in other spaces without a list the smallest).
+            "lose": the agent loses `penalty`, and the game ends for all.
         penalty: what an illegal answer costs with `illegal: lose`. Usual: 1.
         expert: a function of yours, `path/to/file.py:function`. It is called with the environment and an agent's name,
             and returns an action. None: there is no expert.
+        objectives: weights of an environment whose rewards are vectors, such as those of MOMAland. An agent's reward is
+            the weighted sum, and `info` has all numbers as `objectives`.
 
-    Actions may be Discrete or Box. A discrete action is an index, its digits, or its name. A Box action is an array in
-    `Action.value`, or a text with its numbers; numbers outside of the bounds are clipped.
-    Observation: `text`, the agent's name and the numbers that it sees; `vector`, the same flattened, with zeros at the
-    end so that all agents have one size; `image` in place of both, if it sees an image; `legal`, the actions that the
-    mask allows; `state_key`, unless observations are real numbers. `global_state()` gives the environment's `state()`,
-    if it has one.
+    A discrete action is an index, its digits, or its name. A Box action is an array in `Action.value`, or a text with
+    its numbers; numbers outside of the bounds are clipped. An action of a Text space is the text, MultiDiscrete and
+    MultiBinary are their numbers, and a Dict or a Tuple is its parts as JSON.
+    Observation: `text`, the agent's name and the numbers that it sees, or the words of Text spaces; `vector`, the same
+    flattened, with zeros at the end so that all agents have one size, and none with a Text; `image` in place of both,
+    if it sees an image; `legal`, the actions that the mask allows; `state_key`, unless observations are real numbers.
+    `global_state()` gives the environment's `state()`, if it has one.
     Ends: each agent ends on its own. An agent that is both terminated and truncated counts as terminated.
-    Info: `invalid` and `illegal`, for agents whose last answer could not be read or was not legal. At the end
-    `returns` of each agent; `score`, the average return, or with `goal: first` that of the first agent; `success`, if
-    there is a goal.
-    Raises: UnknownName; RecipeError, for spaces or options that do not fit; MissingExtra.
+    Info: `invalid` and `illegal`, for agents whose last answer could not be read or was not legal, and what the
+    environment tells of each agent. At the end `returns` of each agent; `score`, the average return, or with `goal:
+    first` that of the first agent; `success`, if there is a goal. Without one, it is whether each agent that was told
+    `is_success` or `success` by the environment had it in the end.
+    Raises: UnknownName; RecipeError, for spaces, options or rewards that do not fit; MissingExtra.
     """
 
     abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot", "global_state", "vector")
@@ -88,6 +95,7 @@ class PettingZoo:
         illegal: Literal["replace", "lose"] = "replace",
         penalty: Positive = 1.0,
         expert: str | None = None,
+        objectives: tuple[float, ...] | None = None,
     ) -> None:
         note_version("pettingzoo")
         self._where = f"environment pettingzoo, env: {env}"
@@ -104,23 +112,30 @@ class PettingZoo:
         sizes = [seat.size for seat in self._seats.values()]
         self.action_count: int | None = None if None in counts else max(counts)  # type: ignore[type-var]
         self.vector_size: int | None = None if None in sizes else max(sizes)  # type: ignore[type-var]
+        self._weights = Weights(objectives, _reward_spaces(self._inner, self.agents), where=self._where)
+        self._successes: dict[str, bool] = {}  # agent → whether the environment told its success
         self._expert = part("environment", expert, where=f"{self._where}, expert").target if expert else None
         if self._expert is None:
             self.abilities = without(self.abilities, "expert")
-        self._asked: dict[str, list[Any]] = {}  # agent that acts next → its legal actions
+        self._asked: dict[str, list[Any] | None] = {}  # agent that acts next → its legal actions
         self._done: set[str] = set()
         self._returns: dict[str, float] = {}
         self._task: Task | None = None
         self._history: list[dict[str, Action]] = []
+        if self.vector_size is None and self.action_count is None:
+            self.abilities = without(self.abilities, "vector")
         if not _has_state(self._inner):
             self.abilities = without(self.abilities, "global_state")
 
     # ---- the protocol -------------------------------------------------------------------------------------
     def instruction(self, agent: str) -> str:
         """The rules and the commands, for an agent that has never seen them."""
-        names = self._seats[agent].names if agent in self._seats else None
+        seat = self._seats.get(agent)
+        names = seat.names if seat is not None else None
+        shown = "" if seat is not None and seat.size is None else " as numbers"
+        how = "" if seat is None or names else f" An action is {seat.how}."
         return write_manual(
-            f"You are the agent {agent} of {self._params['env']}. Every message shows what you see as numbers.",
+            f"You are the agent {agent} of {self._params['env']}. Every message shows what you see{shown}.{how}",
             dict.fromkeys(names, "") if names else None,
             ending="Answer with a legal action and nothing else. Reach as much reward as you can.",
         )
@@ -134,9 +149,9 @@ class PettingZoo:
             raise ContractError(where=self._where, what=f"the task is of `{task.params['env']}`.")
         begun = self._inner.reset(seed=task.seed % SEEDS)
         self._done, self._task, self._history = set(), task, []
-        self._returns = dict.fromkeys(self.agents, 0.0)
+        self._returns, self._successes = dict.fromkeys(self.agents, 0.0), {}
         seen = self._look(*begun) if self._parallel else self._look_at_next()
-        return several(self._ask(seen))
+        return several(self._ask(seen), info=self._told(begun[1] if self._parallel else self._inner.infos))
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         if not self._asked:
@@ -183,9 +198,9 @@ class PettingZoo:
     # ---- all at once --------------------------------------------------------------------------------------
     def _together(self, done: dict[str, Any], info: dict[str, Any]) -> StepResult:
         seen, rewards, terminations, truncations, infos = self._inner.step(done)
-        return self._result(rewards, terminations, truncations, lambda: self._look(seen, infos), info)
+        return self._result(rewards, terminations, truncations, lambda: self._look(seen, infos), info, infos)
 
-    def _look(self, seen: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, tuple[Observation, list[Any]]]:
+    def _look(self, seen: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Seen]:
         alive = [agent for agent in self.agents if agent in seen and agent not in self._done]
         return {agent: self._see(agent, seen[agent], infos.get(agent)) for agent in alive}
 
@@ -202,12 +217,12 @@ class PettingZoo:
         }
         rewards = {agent: gain for agent, gain in env.rewards.items() if agent not in self._done}
 
-        def following() -> dict[str, tuple[Observation, list[Any]]]:
+        def following() -> dict[str, Seen]:
             return {**last, **self._look_at_next()}
 
-        return self._result(rewards, *ends, following, info)
+        return self._result(rewards, *ends, following, info, dict(env.infos))
 
-    def _look_at_next(self) -> dict[str, tuple[Observation, list[Any]]]:
+    def _look_at_next(self) -> dict[str, Seen]:
         """What the agent that acts next sees. Agents that have ended leave the game first."""
         env = self._inner
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
@@ -218,10 +233,15 @@ class PettingZoo:
         return {agent: self._see(agent, env.observe(agent), env.infos.get(agent))}
 
     # ---- results ------------------------------------------------------------------------------------------
-    def _result(self, rewards: Any, terminations: Any, truncations: Any, following: Any, info: Any) -> StepResult:
-        gains = {agent: float(gain) for agent, gain in rewards.items() if agent in self._returns}
+    def _result(
+        self, rewards: Any, terminations: Any, truncations: Any, following: Any, info: Any, infos: Any
+    ) -> StepResult:
+        weighed = {agent: self._weights.weigh(gain) for agent, gain in rewards.items() if agent in self._returns}
+        gains = {agent: gain for agent, (gain, _) in weighed.items()}
         for agent, gain in gains.items():
             self._returns[agent] += gain
+        objectives = {agent: numbers for agent, (_, numbers) in weighed.items() if numbers}
+        info = self._told(infos) | ({"objectives": objectives} if objectives else {}) | info
         ended = {agent for agent, over in terminations.items() if over} - self._done
         cut = {agent for agent, over in truncations.items() if over} - self._done - ended
         seen = following()  # after the rewards were read: it removes agents that have ended, with their rewards
@@ -247,21 +267,34 @@ class PettingZoo:
             {}, rewards=dict.fromkeys(losers, -self._penalty), over=left, info=info | self._outcome(lost=True)
         )
 
+    def _told(self, infos: Any) -> dict[str, dict[str, Any]]:
+        """What the environment tells of its agents: name → agent → value."""
+        told: dict[str, dict[str, Any]] = {}
+        for agent in (agent for agent in self.agents if agent in infos):
+            success = succeeded(infos[agent]) if isinstance(infos[agent], Mapping) else None
+            if success is not None:
+                self._successes[agent] = success
+            for name, value in kept("pettingzoo", infos[agent]).items():
+                told.setdefault(name, {})[agent] = value
+        return told
+
     def _outcome(self, *, lost: bool = False) -> dict[str, Any]:
         own = self._returns[self.agents[0]]
         average = sum(self._returns.values()) / len(self._returns)
         found: dict[str, Any] = {"returns": dict(self._returns), "score": own if self._goal == "first" else average}
         if self._goal == "return":
             found["success"] = not lost and average >= self._goal_return
+        elif self._goal == "none" and self._successes:
+            found["success"] = not lost and all(self._successes.values())
         elif self._goal == "first":
             found["success"] = all(own > gain for agent, gain in self._returns.items() if agent != self.agents[0])
         return found
 
-    def _ask(self, seen: Mapping[str, tuple[Observation, list[Any]]]) -> dict[str, Observation]:
+    def _ask(self, seen: Mapping[str, Seen]) -> dict[str, Observation]:
         self._asked = {agent: legal for agent, (_, legal) in seen.items()}
         return {agent: observation for agent, (observation, _) in seen.items()}
 
-    def _see(self, agent: str, raw: Any, info: Any) -> tuple[Observation, list[Any]]:
+    def _see(self, agent: str, raw: Any, info: Any) -> Seen:
         lead = f"you are {agent}. " if len(self.agents) > 1 else ""
         return self._seats[agent].observe(raw, info, self.vector_size, lead=lead)
 
@@ -335,6 +368,12 @@ def _maker(env: str, kinds: Sequence[str], where: str, registries: Mapping[str, 
 def _absent(where: str, error: ImportError) -> MissingExtra:
     what = f"it needs a package that is not installed: {str(error).rstrip('.')}."
     return MissingExtra(where=where, what=what, remedy="Install the package that this names.")
+
+
+def _reward_spaces(env: Any, agents: Sequence[str]) -> list[Any]:
+    """The reward spaces that environments of several objectives declare."""
+    declared = getattr(env, "reward_space", None)
+    return [declared(agent) for agent in agents] if callable(declared) else []
 
 
 def _has_state(env: Any) -> bool:

@@ -5,6 +5,9 @@
 It reads real weights and gives real log-probabilities, so a recipe with `engine: vllm` or `engine: sglang` can be tried
 on a machine without these servers. It keeps keys and values as they do: after new weights it would use old ones, unless
 the cache is emptied or requests carry another salt. It fails where it is told to.
+
+It refuses what vLLM 0.32 refuses, and does what that version does on a CPU: the output layer keeps its weights, if new
+ones come without it, and answers do not name the weights that drew them.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ from safetensors.torch import load_file
 
 from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine, wire
+from palaestra.engines.served.fleet import COMPARED
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.adapters import load_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm
 from palaestra.serving.addresses import LOOPBACK, bound
 from palaestra.serving.rules import Limits, Rules
 from palaestra.serving.streams import Asked, Streams, answer_bytes
+from palaestra.testing.refusals import refusal
 
 KINDS = ("vllm", "sglang")
 FAULTS = ("hang", "freeze", "drop", "late", "garbage", "error", "busy", "die")
@@ -73,9 +78,11 @@ class StandIn:
         slow_start: seconds from the start to the first answer.
         max_length: most ids of a request; None: the model's context.
         scaled: log-probabilities follow temperature, top-k and top-p, as with `--logprobs-mode processed_logprobs`.
-        features: what it was started with: "weights", "adapters" and "memory".
+        features: what it was started with: "weights", "adapters" and "memory"; and "versions", if answers name the
+            weights that drew them, as later versions of vLLM do.
+        cpu: it says that it computes on a CPU, and ends at a request with a seed, as vLLM may.
         defects: for tests of tests: "unsalted" ignores salts, "unreset" keeps its cache, "deaf" ignores new weights,
-            and "numb" ignores adapters.
+            "tied" ignores the output layer, and "numb" ignores adapters.
 
     Attributes:
         faults: each of the next requests for tokens meets one of them. requests: path and body of the last 1,000.
@@ -92,13 +99,14 @@ class StandIn:
         max_length: int | None = None,
         scaled: bool = True,
         features: Iterable[str] = ("weights", "adapters", "memory"),
+        cpu: bool = False,
         defects: Iterable[str] = (),
     ) -> None:
         if kind not in KINDS:
             raise PalaestraError(where="StandIn", what=f"there is no kind `{kind}`.", options=KINDS)
         self.kind, self.folder, self.port, self.key = kind, Path(folder), port, key
         self.slow_start, self.scaled, self.max_length = slow_start, scaled, max_length
-        self.features, self.defects = set(features), set(defects)
+        self.features, self.defects, self.cpu = set(features), set(defects), cpu
         self.faults: deque[str] = deque()
         self.requests: deque[tuple[str, Any]] = deque(maxlen=1000)
         self.on_death: Callable[[], None] = self._close
@@ -166,6 +174,9 @@ class StandIn:
 
     def _load(self) -> None:
         self.model = load_causal_lm(self.folder).eval().requires_grad_(False)
+        if self.kind == "vllm":
+            head = self.model.get_output_embeddings()
+            head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
         self._models = {BASE: self.model}
         self.engine = InProcessEngine({BASE: self.model}, share=False, max_length=self.max_length)
         self.label, self.adapters = "default", dict[str, str]()
@@ -195,7 +206,8 @@ class StandIn:
         if place.path not in kinds:
             return 404, {"detail": "Not Found"}
         try:
-            if place.path in ("/v1/completions", "/generate"):
+            compared = str(said.get("cache_salt") or said.get("extra_key")).startswith(COMPARED)
+            if place.path in ("/v1/completions", "/generate") and not compared:
                 return await self._with_fault(functools.partial(kinds[place.path], said))
             return await kinds[place.path](said)
         except PalaestraError as error:
@@ -218,6 +230,8 @@ class StandIn:
                 "/collective_rpc": self._reload,
                 "/reset_prefix_cache": self._reset,
                 "/update_weight_version": self._relabel,
+                "/weight_info": self._which,
+                "/server_info": self._described,
             }
         if "memory" in self.features:
             known |= {"/sleep": self._sleep, "/wake_up": self._wake}
@@ -242,6 +256,12 @@ class StandIn:
     async def _healthy(self, said: Any) -> Answer:
         return 200, {}
 
+    async def _which(self, said: Any) -> Answer:
+        return 200, {"weight_version": self.label}
+
+    async def _described(self, said: Any) -> Answer:
+        return 200, {"vllm_config": f"model='{self.folder}', device_config={'cpu' if self.cpu else 'cuda'}, seed=0"}
+
     async def _cards(self, said: Any) -> Answer:
         room = self.engine.context(BASE)
         base = {"id": MODEL, "object": "model", "max_model_len": room, "parent": None}
@@ -255,6 +275,10 @@ class StandIn:
             return 404, {"error": {"message": f"The model `{name}` does not exist.", "code": 404}}
         if self._paused:
             return 503, {"error": {"message": "The engine is paused.", "code": 503}}
+        if why := refusal(said):
+            return 400, {"error": {"message": why, "type": "BadRequestError", "code": 400}}
+        if self.cpu and said.get("seed") is not None:
+            self.on_death()
         stop = set(said.get("stop_token_ids") or ()) | (set() if said.get("ignore_eos") else self._ends())
         request = Request(
             policy=BASE if name == MODEL else name,
@@ -279,7 +303,7 @@ class StandIn:
             "token_ids": done.tokens if said.get("return_token_ids") else None,
             "logprobs": None if said.get("logprobs") is None else {"token_logprobs": values},
             "finish_reason": finish,
-            "weight_versions": spans if said.get("return_weight_versions") else None,
+            "weight_versions": spans if said.get("return_weight_versions") and "versions" in self.features else None,
         }
         usage = {"prompt_tokens": len(request.prompt), "prompt_tokens_details": {"cached_tokens": cached}}
         return 200, {"object": "text_completion", "choices": [choice], "usage": usage}
@@ -452,6 +476,8 @@ class StandIn:
         places = dict(named_tensors(self.model))
         for file in sorted(Path(folder).glob("*.safetensors")):
             for name, tensor in load_file(file).items():
+                if name.startswith("lm_head.") and "tied" in self.defects:
+                    continue
                 if name not in places or places[name].shape != tensor.shape:
                     raise ValueError(f"The model has no weight {name} of the shape {tuple(tensor.shape)}.")
                 places[name].copy_(tensor)
@@ -486,6 +512,8 @@ class StandIn:
         if not (Path(folder) / "adapter_config.json").is_file():
             return 400, {"error": {"message": f"No adapter found for {folder}", "code": 400}}
         if name in self.adapters:
+            if self.kind == "vllm" and not said.get("load_inplace"):
+                return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded.", "code": 400}}
             self._drop_adapter(name)
         made = self.model if "numb" in self.defects else load_adapter(self.model, folder).get_base_model()
         self.engine.serve(name, made)

@@ -30,7 +30,7 @@ from palaestra.training.setup import build_setup
 from tests.extras import needs
 from tests.training.conftest import ECHO, curve
 
-pytestmark = needs("httpx", "peft")
+pytestmark = needs("httpx2", "peft")
 Run = Callable[..., Path]
 both = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 SHORT = ("training.iterations=3", "evaluation.tasks=4")

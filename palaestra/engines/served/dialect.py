@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from palaestra.data.protocols import Request
@@ -19,7 +19,7 @@ class Asked(NamedTuple):
         ids: all ids of the session. request: the request that they belong to. max_tokens: the most new tokens.
         begun: tokens of the response that are in `ids` already.
         adapter: its name at the server; "" for the base model. base: the name of the base model at the server.
-        salt: two requests with different salts share no cache.
+        salt: two requests with different salts share no cache. seeded: whether the server gets the request's seed.
     """
 
     ids: list[int]
@@ -29,10 +29,13 @@ class Asked(NamedTuple):
     adapter: str
     base: str
     salt: str
+    seeded: bool = True
 
     @property
-    def seed(self) -> int:
+    def seed(self) -> int | None:
         """The seed as servers read it, in [−2⁶³, 2⁶³). A response that goes on after an interruption has another."""
+        if not self.seeded:
+            return None
         seed = (self.request.seed + self.begun) % (2 * SIGNED)
         return seed - 2 * SIGNED if seed >= SIGNED else seed
 
@@ -66,6 +69,10 @@ class Dialect(Protocol):
         key: environment variable that holds the servers' key.
         reserved: ids of its context that the server keeps for itself.
         unscaled: what to do if log-probabilities do not follow the temperature.
+        hottest: the highest temperature that it accepts.
+        even: options of a request whose tokens all have the same log-probability, if these are of the distribution that
+            was sampled from.
+        head_apart: whether a model's folder holds the output layer even if it shares its weights with the embeddings.
     """
 
     kind: ClassVar[str]
@@ -73,6 +80,9 @@ class Dialect(Protocol):
     key: ClassVar[str]
     reserved: ClassVar[int]
     unscaled: ClassVar[str]
+    hottest: ClassVar[float]
+    even: ClassVar[Mapping[str, float]]
+    head_apart: ClassVar[bool]
 
     @abstractmethod
     def question(self, asked: Asked) -> tuple[str, dict[str, Any]]:
@@ -85,6 +95,14 @@ class Dialect(Protocol):
     @abstractmethod
     def has_lost(self, error: Refused, adapter: str) -> bool:
         """Whether the error says that the server does not have the adapter."""
+
+    def refuses_seeds(self, server: Server) -> bool:
+        """Whether the server says that it cannot answer requests with seeds. Default: no."""
+        return False
+
+    def label(self, server: Server) -> str | None:
+        """The label of the base weights that the server has now. Default: None, it does not say."""
+        return None
 
     @abstractmethod
     def load_weights(self, server: Server, folder: str, label: str, seconds: float) -> None:

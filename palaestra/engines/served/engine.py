@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import math
 import os
 import time
@@ -23,6 +24,7 @@ from torch import Tensor
 from palaestra.data.interaction import Action, FinishReason
 from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines.remote import first_weight
+from palaestra.engines.served.arrival import prompts
 from palaestra.engines.served.dialect import Asked, Dialect, Piece
 from palaestra.engines.served.fleet import Fleet, Served
 from palaestra.engines.served.servers import (
@@ -40,14 +42,19 @@ from palaestra.engines.session import refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError, UnknownName, nearest
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
-HOT, FLAT = 1e6, 1e-2  # at this temperature, the log-probabilities of all tokens differ by less than this
+FLAT = 1e-2  # log-probabilities that must be the same differ by less than this
 SHORTEST_CHECK = 2.0  # seconds in which a server that is up says so; SGLang generates a token for it
 SHORT = 0.02  # seconds between two looks whether a server may be asked again
+ABORTED = "abort"  # why a server ended a response: it takes over new weights
 CUT = "length"  # why a server ended a response: it was as long as the server allows
 
 
 class _Foreign(Exception):
     """The server has base weights that this engine did not send."""
+
+
+class _Unsure(Exception):
+    """New weights came just when a response ended, and nobody knows which ones have drawn it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +115,7 @@ class ServedEngine(Engine, Protocol):
         retries: int,
         in_flight: int,
         max_length: int | None,
+        seeds: bool | None,
     ) -> None:
         """Serve these models. The constructor of a subclass calls this with its options.
 
@@ -135,6 +143,7 @@ class ServedEngine(Engine, Protocol):
             patience=patience,
             seconds=response_seconds,
             health_seconds=max(SHORTEST_CHECK, 3 * check_seconds),
+            seeds=seeds,
         )
         self._frees, self._patience, self._seconds, self._every = free_memory, patience, response_seconds, check_seconds
         self._retries, self._in_flight, self._max_length = retries, in_flight, max_length
@@ -262,14 +271,18 @@ class ServedEngine(Engine, Protocol):
             try:
                 await self._ready(server)
                 losses = server.losses
-                await self._refuse_unscaled(server, request, ids, served)
-                version = served.version
+                await self._refuse_unscaled(server, request, served)
+                version, label = served.version, server.label
                 piece = await self._send(server, self._asked(server, request, served, ids, said))
+                if self._fleet.label and not piece.labels:
+                    piece = await self._labeled(server, served, piece, label)
                 versions = self._versions(served, piece, version)
             except Gone as error:
                 await self._lost(server, epoch, error, said)
             except Refused as error:
                 await self._judge(server, losses, error, served, said)
+            except _Unsure:
+                continue
             except _Foreign:
                 server.forget(losses)
                 self._count_fault(said, f"{server.url} has other weights again and again, as if two runs used it.")
@@ -311,7 +324,8 @@ class ServedEngine(Engine, Protocol):
             begun=len(said.tokens),
             adapter=served.adapter,
             base=server.base,
-            salt=f"{self._fleet.label or 'own'}/{served.adapter or 'base'}",
+            salt=hashlib.sha256(f"{self._fleet.label} {served.adapter}".encode()).hexdigest(),
+            seeded=self._fleet.seeded(server),
         )
 
     async def _ready(self, server: Server) -> None:
@@ -352,6 +366,21 @@ class ServedEngine(Engine, Protocol):
                 f"Use a version of the server that `help(palaestra.engines.served.{self.dialect.kind})` names.",
             )
         return piece
+
+    async def _labeled(self, server: Server, served: Served, piece: Piece, before: str) -> Piece:
+        """The piece with its label, of a server whose answers do not name it: the server is asked now.
+
+        Args:
+            before: the label when the request was sent.
+
+        Raises: _Unsure; Gone; Refused.
+        """
+        now = await asyncio.to_thread(self.dialect.label, server)
+        if now is not None and now != before and now in served.versions:  # new weights came meanwhile
+            if piece.finish != ABORTED:
+                raise _Unsure
+            now = before
+        return piece._replace(labels=[(now, 0)] if now else ())
 
     def _versions(self, served: Served, piece: Piece, version: int) -> list[int]:
         """The version that drew each token. Raises: _Foreign, if the base weights are not those that were sent."""
@@ -433,21 +462,23 @@ class ServedEngine(Engine, Protocol):
         if said.faults > self._retries:
             raise self._failure(what)
 
-    async def _refuse_unscaled(self, server: Server, request: Request, ids: list[int], served: Served) -> None:
+    async def _refuse_unscaled(self, server: Server, request: Request, served: Served) -> None:
         """Refuse a request whose log-probabilities would be of another distribution than that of its tokens.
 
-        At a very high temperature all tokens are equally likely. If the server's log-probabilities differ then, they
-        are those of temperature 1. The server is asked once.
+        With the options `Dialect.even`, all tokens have the same log-probability. If the server's log-probabilities
+        differ then, they are those of temperature 1. The server is asked once, with ids that leave it uncertain.
         """
         plain = request.temperature in (0.0, 1.0) and not request.top_k and request.top_p == 1
         if plain or request.temperature == 0:
             return
         if server.scaled is None:
-            probe = replace(request, temperature=HOT, top_k=0, top_p=1.0, max_tokens=4, stop=())
-            room = min(4, self.context(request.policy) - len(ids))
-            asked = self._asked(server, probe, served, ids, _Response())._replace(max_tokens=room)
-            logprobs = (await self._send(server, asked)).logprobs
-            server.scaled = max(logprobs) - min(logprobs) < FLAT
+            even: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "stop": ()} | dict(self.dialect.even)
+            probe = replace(request, max_tokens=1, **even)
+            first: list[float] = []
+            for prompt in prompts(served.model):
+                asked = self._asked(server, probe, served, prompt, _Response())._replace(max_tokens=1)
+                first += (await self._send(server, asked)).logprobs
+            server.scaled = max(first) - min(first) < FLAT
         if not server.scaled:
             raise PalaestraError(
                 where=f"engine: {self.dialect.kind}, {server.url}",
@@ -475,6 +506,11 @@ class ServedEngine(Engine, Protocol):
             remedy = "Use `engine: in_process`, or set `policies.….policy.language.pictures: false`."
         elif request.entropy_temperature is not None:
             fault = "the temperature of each token shall depend on its entropy"
+        elif request.temperature > self.dialect.hottest:
+            fault = (
+                f"the highest temperature that the server accepts is {self.dialect.hottest:g}, and "
+                f"{request.temperature:g} was asked for"
+            )
         elif request.entropy:
             fault = "a part of the recipe reads the entropy of each sampled token, which servers do not return"
         if fault:

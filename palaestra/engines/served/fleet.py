@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote
 
+import numpy as np
 from torch import Tensor
 
-from palaestra.engines.served.dialect import Dialect
+from palaestra.data.protocols import Request
+from palaestra.engines.served import arrival
+from palaestra.engines.served.dialect import Asked, Dialect
 from palaestra.engines.served.folders import KINDS, scalings_of, write_adapter, write_model
-from palaestra.engines.served.servers import Gone, Refused, Server
+from palaestra.engines.served.servers import BROKEN, Gone, Refused, Server
 from palaestra.errors import PalaestraError
 from palaestra.models.adapters import named_tensors
 from palaestra.tools.temporary import TemporaryFolder
@@ -43,6 +46,20 @@ class Served:
     versions: dict[str, int] = field(default_factory=dict)
 
 
+COMPARED = "compared"  # begins the salt of requests that compare log-probabilities
+
+
+class Whole(NamedTuple):
+    """Base weights that were written: their label, their folder, and what servers with them answer.
+
+    `expected` is None, if all policies are adapters: their own comparison shows whether the base is right.
+    """
+
+    label: str
+    folder: Path
+    expected: arrival.Expected | None
+
+
 class Fleet:
     """Servers of one kind that serve the same policies.
 
@@ -52,7 +69,7 @@ class Fleet:
         base: name of the base model at the servers; None: the first that they list.
         initial: whether servers get the base weights before the first request.
         patience: seconds that are told to the user. seconds: for a control message that loads weights. health_seconds:
-            for the answer that a server is up.
+            for the answer that a server is up. seeds: whether requests have seeds; None: unless servers refuse them.
 
     Attributes:
         policies: those that are served, by name. label: of the base weights that servers must have; "": their own.
@@ -71,14 +88,18 @@ class Fleet:
         patience: float,
         seconds: float,
         health_seconds: float,
+        seeds: bool | None = None,
     ) -> None:
         self.dialect, self.servers, self.policies, self.label = dialect, servers, dict[str, Served](), ""
         self.counts: Counter[str] = Counter()
         self._folder, self._server_folder, self._base, self._initial = folder, server_folder, base, initial
         self._patience, self._seconds, self.health_seconds = patience, seconds, health_seconds
+        self._seeds = seeds
         self._temporary: TemporaryFolder | None = None
         self._id, self._count, self._lock = secrets.token_hex(4), 0, threading.Lock()
-        self._whole: Path | None = None  # the folder of the base weights
+        self._whole: Whole | None = None
+        self._proven, self._proving = False, threading.Lock()  # whether new weights arrive, which one server shows
+        self._usual: float | None = None  # difference of a server's log-probabilities, if it has the weights
         self._before: list[Path] = []  # folders of earlier base weights
         self._stale: dict[str, Path] = {}  # adapters of earlier versions, which running requests may use
         self._sent: Counter[str] = Counter()  # adapters that servers are loading
@@ -209,17 +230,83 @@ class Fleet:
 
     def _send_weights(self, server: Server) -> None:
         with self._lock:
-            label, whole = self.label, self._whole
-        if server.label != label and whole is not None:
-            place = self._there(whole)
-            self._control(server, self.dialect.load_weights, "to load a model's weights", place, label, self._seconds)
-            server.label = label
+            whole = self._whole
+        if whole is not None and server.label != whole.label:
+            self._prove(server)
+            self._load(server, whole)
+            server.label = whole.label
         for policy, one in list(self.policies.items()):
             with self._kept(one) as (name, folder):
                 if folder is not None and server.adapters.get(policy) != name:
                     place = self._there(folder)
                     self._control(server, self.dialect.load_adapter, "to load an adapter", name, place, self._seconds)
                     server.adapters[policy] = name
+
+    def _load(self, server: Server, whole: Whole, *, test: bool = False) -> None:
+        """Let a server take over base weights, and see whether they have arrived. Raises: Gone; PalaestraError."""
+        place = self._there(whole.folder)
+        self._control(server, self.dialect.load_weights, "to load a model's weights", place, whole.label, self._seconds)
+        if whole.expected is None:
+            return
+        tokens, logprobs = self._sampled(server, whole.label)
+        usual = None if test else self._usual or 0.0
+        if fault := arrival.fault(whole.expected, tokens, logprobs, usual=usual):
+            raise PalaestraError(
+                where=f"engine: {self.dialect.kind}, {server.url}",
+                what=f"the server says that it has taken over new weights, but its {fault}.",
+                remedy="Train additions (`lora`), which arrive in another way, or use another version of the server. "
+                "Its log may say which weights it did not load.",
+            )
+        if not test and self._usual is None:
+            self._usual = arrival.difference(whole.expected, tokens, logprobs)
+
+    def _prove(self, server: Server) -> None:
+        """Send other weights than those of the run, before the first ones, and see whether they arrive.
+
+        A server often has loaded the weights with which a run begins. So only others show what it does with new ones.
+        """
+        with self._proving:
+            model = self._trained_whole()
+            if self._proven or model is None:
+                self._proven = True
+                return
+            plain = arrival.next_tokens(model)
+            expected = arrival.Expected(arrival.next_tokens(model, factor=arrival.CHANGE), plain)
+            with self._lock:
+                test = Whole(f"{self._id}-test", self._place("test"), expected)
+            self._write(model, test.folder, change=arrival.changed)
+            try:
+                self._load(server, test, test=True)
+            finally:
+                shutil.rmtree(test.folder, ignore_errors=True)
+            self._proven = True
+
+    def _sampled(self, server: Server, label: str) -> tuple[list[int], list[float]]:
+        """A token after each prompt of the comparison, and its log-probability. Raises: Gone; PalaestraError."""
+        tokens, logprobs = [], []
+        for number, ids in enumerate(arrival.prompts(self._trained_whole())):
+            request = Request(policy="", session=None, prompt=np.array(ids, np.int32), seed=number, max_tokens=1)
+            asked = Asked(ids, request, 1, 0, "", server.base, f"{COMPARED}-{label}", self.seeded(server))
+            path, body = self.dialect.question(asked)
+            try:
+                piece = self.dialect.piece(server.send(path, body, seconds=self._seconds), asked)
+                tokens.append(piece.tokens[0])
+                logprobs.append(piece.logprobs[0])
+            except Refused as error:
+                if error.status >= BROKEN:
+                    raise Gone(str(error)) from error
+                self._refuse(server, "to say log-probabilities", error)
+            except (LookupError, TypeError, ValueError) as error:
+                raise Gone(f"its answer cannot be read: {type(error).__name__}: {error}") from error
+        return tokens, logprobs
+
+    def seeded(self, server: Server) -> bool:
+        """Whether this server gets the seeds of requests."""
+        return not server.seedless if self._seeds is None else self._seeds
+
+    def _trained_whole(self) -> Any:
+        """The model of a policy with whole weights. None, if all policies are adapters."""
+        return next((one.model for one in list(self.policies.values()) if not one.scalings), None)
 
     @contextlib.contextmanager
     def _kept(self, one: Served) -> Iterator[tuple[str, Path | None]]:
@@ -254,6 +341,9 @@ class Fleet:
                 what=f"{server.url} serves no model `{base}`.",
                 options=names,
             )
+        if self._seeds is None and not server.seedless and self.dialect.refuses_seeds(server):
+            server.seedless = True
+            server.tell(f"{server.url} computes on a CPU and cannot take seeds, so requests have none.")
         server.base, server.length, server.connected = base, length, True
 
     def _drop_stale(self) -> None:
@@ -275,11 +365,14 @@ class Fleet:
         try:
             send(server, *values)
         except Refused as error:
-            raise PalaestraError(
-                where=f"engine: {self.dialect.kind}, {server.url}",
-                what=f"the server refuses {what}: {error}.",
-                remedy=self.dialect.remedy(what),
-            ) from error
+            self._refuse(server, what, error)
+
+    def _refuse(self, server: Server, what: str, error: Refused) -> NoReturn:
+        raise PalaestraError(
+            where=f"engine: {self.dialect.kind}, {server.url}",
+            what=f"the server refuses {what}: {error}.",
+            remedy=self.dialect.remedy(what),
+        ) from error
 
     # ---- folders ----------------------------------------------------------------------------------------------
     def _place(self, name: str) -> Path:
@@ -300,15 +393,21 @@ class Fleet:
         return f"{self._server_folder.rstrip('/')}/{self._id}/{folder.name}"
 
     def _write_whole(self) -> None:
-        folder = self._place("model")
-        where = f"engine: {self.dialect.kind}"
-        write_model(next(iter(self.policies.values())).model, folder, where=where)
+        folder, model, before = self._place("model"), self._trained_whole(), self._whole
+        self._write(next(iter(self.policies.values())).model, folder)
         label = f"{self._id}-{self._count}"
         for one in self.policies.values():
             one.versions[label] = one.version
-        self._before += [self._whole] if self._whole is not None else []
-        self._whole, self.label = folder, label
+        expected = None
+        if model is not None:
+            earlier = None if before is None or before.expected is None else before.expected.now
+            expected = arrival.Expected(arrival.next_tokens(model), earlier)
+        self._before += [before.folder] if before is not None else []
+        self._whole, self.label = Whole(label, folder, expected), label
         self.counts["written_models"] += 1
+
+    def _write(self, model: Any, folder: Path, **options: Any) -> None:
+        write_model(model, folder, where=f"engine: {self.dialect.kind}", head_apart=self.dialect.head_apart, **options)
 
     def _write_adapter(self, policy: str, served: Served, tensors: Mapping[str, Tensor]) -> None:
         folder = self._place(policy)

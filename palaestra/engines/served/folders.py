@@ -25,10 +25,21 @@ def scalings_of(model: Any) -> dict[str, float]:
     return {name: found[1].scaling for name, found in parts.items() if found is not None}
 
 
-def write_model(model: Any, folder: Path, *, where: str) -> None:
+def write_model(
+    model: Any,
+    folder: Path,
+    *,
+    where: str,
+    head_apart: bool = False,
+    change: Callable[[Any, dict[str, Tensor]], dict[str, Tensor]] | None = None,
+) -> None:
     """Write a model without its additions: its config, and each weight once in safetensors files.
 
     The folder appears only when it is complete.
+
+    Args:
+        head_apart: write the output layer also if it shares its weights with the embeddings.
+        change: what is written in place of the tensors.
 
     Raises: RecipeError, for a model whose weights have 4 or 8 bits.
     """
@@ -39,6 +50,8 @@ def write_model(model: Any, folder: Path, *, where: str) -> None:
             remedy="Start the server with the same model, and set `initial_weights: false`.",
         )
     tensors = {name: tensor for name, tensor in named_tensors(model) if not name.endswith(KINDS)}
+    tensors = tensors if change is None else change(model, tensors)
+    tensors |= _head_of(model, tensors) if head_apart else {}
 
     def write(place: Path) -> None:
         with without_progress_bars():
@@ -46,6 +59,15 @@ def write_model(model: Any, folder: Path, *, where: str) -> None:
         open_weights(place)
 
     _completed(folder, write)
+
+
+def _head_of(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A copy of the weights of the output layer by its name, if they are those of the embeddings; otherwise nothing."""
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or head.weight is not embeddings.weight:
+        return {}
+    names = {id(part): name for name, part in model.named_modules()}
+    return {f"{names[id(head)]}.weight": tensors[f"{names[id(embeddings)]}.weight"].detach().clone()}
 
 
 def write_adapter(tensors: Mapping[str, Tensor], scalings: Mapping[str, float], folder: Path) -> None:

@@ -66,6 +66,7 @@ class Server:
         sleeping: whether it has freed its memory.
         chosen: when it was last chosen for a request, as a count.
         scaled: whether its log-probabilities are of the distribution that it samples from; None: not known.
+        seedless: whether it cannot answer requests with seeds.
     """
 
     def __init__(self, url: str, *, kind: str, key: str, key_variable: str) -> None:
@@ -75,7 +76,7 @@ class Server:
         self.length: int | None = None
         self.adapters: dict[str, str] = {}
         self.running: Counter[str] = Counter()
-        self.connected = self.sleeping = False
+        self.connected = self.sleeping = self.seedless = False
         self.scaled: bool | None = None
         self.joining: Future[None] | None = None
         self.failures, self.epoch, self.losses = 0, 0, 0  # `failures`: in a row
@@ -144,17 +145,17 @@ class Server:
     # ---- messages -------------------------------------------------------------------------------------------
     async def ask(self, path: str, body: Mapping[str, Any], *, in_flight: int, seconds: float) -> Any:
         """Send a request for tokens, from an event loop. Raises: Gone; Refused; PalaestraError."""
-        httpx, loop = package(), asyncio.get_running_loop()
+        http, loop = package(), asyncio.get_running_loop()
         if loop not in self._clients:
             # Connections are not kept, since they would outlive the event loop of an iteration.
-            limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=0)
-            timeout = httpx.Timeout(seconds, connect=CONTROL_SECONDS, pool=None)
-            self._clients[loop] = httpx.AsyncClient(
+            limits = http.Limits(max_connections=in_flight, max_keepalive_connections=0)
+            timeout = http.Timeout(seconds, connect=CONTROL_SECONDS, pool=None)
+            self._clients[loop] = http.AsyncClient(
                 limits=limits, timeout=timeout, trust_env=False, verify=_verify(self.url), headers=self._headers()
             )
         try:
             answer = await self._clients[loop].post(f"{self.url}{path}", json=body)
-        except httpx.HTTPError as error:
+        except http.HTTPError as error:
             raise Gone(_said_by(error)) from error
         return self._content(answer)
 
@@ -162,17 +163,17 @@ class Server:
         self, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = CONTROL_SECONDS, get: bool = False
     ) -> Any:
         """Send a control message and wait for the answer. Raises: Gone; Refused; PalaestraError."""
-        httpx = package()
+        http = package()
         options: dict[str, Any] = {} if get else {"json": body or {}}
         try:
-            with httpx.Client(
-                timeout=httpx.Timeout(seconds, connect=CONTROL_SECONDS),
+            with http.Client(
+                timeout=http.Timeout(seconds, connect=CONTROL_SECONDS),
                 trust_env=False,
                 verify=_verify(self.url),
                 headers=self._headers(),
             ) as client:
                 answer = client.request("GET" if get else "POST", f"{self.url}{path}", **options)
-        except httpx.HTTPError as error:
+        except http.HTTPError as error:
             raise Gone(_said_by(error)) from error
         return self._content(answer)
 
@@ -215,11 +216,11 @@ class Server:
 
 
 def package() -> Any:
-    """The package httpx. Raises: MissingExtra, if it is not installed."""
+    """The package httpx2. Raises: MissingExtra, if it is not installed."""
     try:
-        return importlib.import_module("httpx")
+        return importlib.import_module("httpx2")
     except ImportError as error:
-        raise missing_extra("httpx", extra="serve", needed_for="an engine over HTTP") from error
+        raise missing_extra("httpx2", extra="serve", needed_for="an engine over HTTP") from error
 
 
 def address(url: str, *, where: str) -> str:

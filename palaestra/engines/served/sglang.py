@@ -16,6 +16,7 @@ weights computed. Its answers say their `weight_version`, by which a server that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -33,6 +34,9 @@ class SGLang(Dialect):
     key: ClassVar[str] = "SGLANG_API_KEY"
     reserved: ClassVar[int] = 6
     unscaled: ClassVar[str] = "Start the server without SGLANG_RETURN_ORIGINAL_LOGPROB."
+    hottest: ClassVar[float] = math.inf
+    even: ClassVar[Mapping[str, float]] = {"temperature": 1e6}
+    head_apart: ClassVar[bool] = False
 
     def question(self, asked: Asked) -> tuple[str, dict[str, Any]]:
         """A generation from token ids.
@@ -49,12 +53,13 @@ class SGLang(Dialect):
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "repetition_penalty": 1.0,
-            "sampling_seed": asked.seed,
             "stop_token_ids": [int(one) for one in request.stop],
             "ignore_eos": not request.stop,
             "skip_special_tokens": False,
             "no_stop_trim": True,
         }
+        if asked.seed is not None:
+            sampling["sampling_seed"] = asked.seed
         body = {
             "input_ids": asked.ids,
             "sampling_params": sampling,
@@ -110,7 +115,7 @@ class SGLang(Dialect):
         return "It must see the folder, and must have been started with a model of the same architecture."
 
 
-@register("engine", "sglang", extra="serve", modules=("httpx",))
+@register("engine", "sglang", extra="serve", modules=("httpx2",))
 class SGLangEngine(ServedEngine):
     """Servers of SGLang generate, which somebody has started. New weights reach them through a folder.
 
@@ -140,6 +145,7 @@ class SGLangEngine(ServedEngine):
         retries: PositiveInt = 3,
         in_flight: PositiveInt = 256,
         max_length: PositiveInt | None = None,
+        seeds: bool | None = None,
     ) -> None:
         """
         Args:
@@ -161,6 +167,7 @@ class SGLangEngine(ServedEngine):
             retries: how often a request is sent again that a server has answered with an error.
             in_flight: most requests at each server at once. Higher: faster, if the server can batch so many.
             max_length: most ids of a conversation, if fewer than the model's and the server's context.
+            seeds: send each request's seed. None: yes. Without seeds, two equal runs differ.
         """
         self.connect(
             models,
@@ -177,4 +184,5 @@ class SGLangEngine(ServedEngine):
             retries=retries,
             in_flight=in_flight,
             max_length=max_length,
+            seeds=seeds,
         )

@@ -1,16 +1,23 @@
-"""The engine `vllm`: servers of vLLM, as of version 0.33.
+"""The engine `vllm`: servers of vLLM, tested with version 0.32.
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs
     VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-lora-rank 16
 
 What is asked of the server, beside `/v1/completions`, `/v1/models` and `/health`:
 
-    whole weights   /pause, /collective_rpc (reload_weights), /reset_prefix_cache, /update_weight_version, /resume
+    whole weights   /pause, /collective_rpc (reload_weights), /reset_prefix_cache, /update_weight_version, /resume,
+                    /weight_info
     adapters        /v1/load_lora_adapter, /v1/unload_lora_adapter
     memory          /sleep, /wake_up
 
 Each request has the field `cache_salt`, which names the weights. So the server never reads keys and values that earlier
-weights computed. It also asks for `weight_versions`, by which a server that was started again is recognized.
+weights computed. It also asks for `weight_versions`, by which a server that was started again is recognized. Version
+0.32 does not give them, and is asked for `/weight_info` after each response.
+
+On a CPU, vLLM keeps a second copy of the output layer, also if the layer shares its weights with the embeddings. A
+folder without that layer leaves the copy as it was. So the layer is written apart. And on a CPU vLLM ends with "CPU
+Generator does not use offset", when a request with a seed has a prompt that is read in pieces. So it gets no seeds if
+`/server_info` names a CPU.
 """
 
 from __future__ import annotations
@@ -32,11 +39,15 @@ class VLLM(Dialect):
     key: ClassVar[str] = "VLLM_API_KEY"
     reserved: ClassVar[int] = 0
     unscaled: ClassVar[str] = "Start the server with `--logprobs-mode processed_logprobs`."
+    hottest: ClassVar[float] = 2.0
+    even: ClassVar[Mapping[str, float]] = {"temperature": 1.0, "top_k": 1}
+    head_apart: ClassVar[bool] = True
 
     def question(self, asked: Asked) -> tuple[str, dict[str, Any]]:
         """A completion of token ids. The defaults of the model's generation config are overruled."""
         request = asked.request
-        return "/v1/completions", {
+        seed = {} if asked.seed is None else {"seed": asked.seed}
+        return "/v1/completions", seed | {
             "model": asked.adapter or asked.base,
             "prompt": asked.ids,
             "max_tokens": asked.max_tokens,
@@ -47,7 +58,6 @@ class VLLM(Dialect):
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "repetition_penalty": 1.0,
-            "seed": asked.seed,
             "logprobs": 0,
             "return_token_ids": True,
             "return_weight_versions": True,
@@ -70,6 +80,16 @@ class VLLM(Dialect):
 
     def has_lost(self, error: Refused, adapter: str) -> bool:
         return error.status == NOT_FOUND and adapter != ""
+
+    def refuses_seeds(self, server: Server) -> bool:
+        try:
+            said = server.send("/server_info", get=True)
+        except Refused:  # it was started without VLLM_SERVER_DEV_MODE
+            return False
+        return "device_config=cpu" in str(said.get("vllm_config"))
+
+    def label(self, server: Server) -> str | None:
+        return str(server.send("/weight_info", get=True)["weight_version"])
 
     def load_weights(self, server: Server, folder: str, label: str, seconds: float) -> None:
         server.send("/pause?mode=abort", seconds=seconds)
@@ -108,7 +128,7 @@ class VLLM(Dialect):
         )
 
 
-@register("engine", "vllm", extra="serve", modules=("httpx",))
+@register("engine", "vllm", extra="serve", modules=("httpx2",))
 class VLLMEngine(ServedEngine):
     """Servers of vLLM generate, which somebody has started. New weights reach them through a folder.
 
@@ -138,6 +158,7 @@ class VLLMEngine(ServedEngine):
         retries: PositiveInt = 3,
         in_flight: PositiveInt = 256,
         max_length: PositiveInt | None = None,
+        seeds: bool | None = None,
     ) -> None:
         """
         Args:
@@ -159,6 +180,8 @@ class VLLMEngine(ServedEngine):
             retries: how often a request is sent again that a server has answered with an error.
             in_flight: most requests at each server at once. Higher: faster, if the server can batch so many.
             max_length: most ids of a conversation, if fewer than the model's and the server's context.
+            seeds: send each request's seed. None: yes, unless a server says that it computes on a CPU, where vLLM ends
+                at requests with seeds. Without seeds, two equal runs differ.
         """
         self.connect(
             models,
@@ -175,4 +198,5 @@ class VLLMEngine(ServedEngine):
             retries=retries,
             in_flight=in_flight,
             max_length=max_length,
+            seeds=seeds,
         )

@@ -9,7 +9,7 @@ import contextlib
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import verifiers.v1 as vf
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
@@ -46,7 +46,7 @@ class Chat(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
         async with contextlib.AsyncExitStack() as stack:
             servers = {"mcpServers": {name: {"url": url} for name, url in mcp_urls.items()}}
             tools, places, running = await connect_mcp(servers, stack)
-            http = await stack.enter_async_context(httpx.AsyncClient(timeout=None, trust_env=False))
+            http = await stack.enter_async_context(httpx2.AsyncClient(timeout=None, trust_env=False))
             while True:
                 body = {"model": ctx.model, "messages": messages} | ({"tools": tools} if tools else {})
                 headers = {"Authorization": f"Bearer {secret}"}

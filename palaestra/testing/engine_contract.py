@@ -49,6 +49,7 @@ class _Checks:
     model: Any
     adapter: Any | None
     tolerance: float
+    rounds: bool  # whether the server computes with few digits
     tell: Callable[[str], None]
     worst: float = 0.0
     version: int = 0
@@ -71,6 +72,9 @@ class _Checks:
         """Refuse log-probabilities that are not those of the present weights."""
         assert response.action.logprobs is not None
         found = self.expected(request, before, response.action.tokens) - response.action.logprobs
+        if self.rounds:  # then it cuts off other tokens than the trainer where several are almost equally likely
+            kept = found[np.isfinite(found)]
+            found = kept if 2 * len(kept) >= len(found) else found
         apart = float(np.abs(found).mean())
         self.worst = max(self.worst, apart)
         _must(
@@ -289,7 +293,8 @@ def check_served_engine(
         models["low"] = adapter
     own = {"initial_weights": "weights" not in skip, "free_memory": "memory" not in skip}
     engine = ENGINES[kind](models, "cpu", url=url, **own | options)
-    checks = _Checks(kind, engine, base, adapter, TOLERANCES[dtype] if tolerance is None else tolerance, tell)
+    tolerance = TOLERANCES[dtype] if tolerance is None else tolerance
+    checks = _Checks(kind, engine, base, adapter, tolerance, rounds=dtype != "float32", tell=tell)
     try:
         asyncio.run(_all(checks, [name for name in SKIPPABLE if name in skip]))
     finally:

@@ -89,7 +89,10 @@ class VLLM(Dialect):
         return "device_config=cpu" in str(said.get("vllm_config"))
 
     def label(self, server: Server) -> str | None:
-        return str(server.send("/weight_info", get=True)["weight_version"])
+        try:
+            return str(server.send("/weight_info", get=True)["weight_version"])
+        except Refused:  # it was started without VLLM_SERVER_DEV_MODE
+            return None
 
     def load_weights(self, server: Server, folder: str, label: str, seconds: float) -> None:
         server.send("/pause?mode=abort", seconds=seconds)

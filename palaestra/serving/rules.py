@@ -21,6 +21,7 @@ except ImportError:  # other systems than Unix, which have no such limit of file
 INVALID = "invalid_request_error"
 KIB, MIB = 2**10, 2**20
 BODY_S = 60.0  # seconds for a body
+LONGEST = 2000  # letters of a refusal
 NOT_AWAITED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)  # refused clients that need not be read
 
 
@@ -44,6 +45,8 @@ class Refusal(Exception):
         kind: str = INVALID,
         wait: int | None = None,
     ) -> None:
+        if len(message) > LONGEST:  # it repeats what the client has sent
+            message = f"{message[:LONGEST]} …"
         self.status, self.message, self.code, self.param, self.kind = status, message, code, param, kind
         self.wait = wait
         super().__init__(message)
@@ -119,7 +122,7 @@ class Rules:
             raise Refusal(f"the server does not answer for the host {host[:100]!r}.", status=403, code="wrong_host")
         self._check_page(host, headers)
         if self.secret and path not in self.open_paths:
-            given = headers.get(self.header, "").removeprefix("Bearer ")
+            given = _secret_of(headers.get(self.header, ""))
             if not secrets.compare_digest(given.encode(), self.secret.encode()):
                 raise Refusal("the request has not the server's key.", status=401, code="invalid_api_key")
         if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may read another one than we do
@@ -143,6 +146,12 @@ def headers_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         found[key] = f"{found[key]}, {text}" if key in found else text
     return found
+
+
+def _secret_of(value: str) -> str:
+    """The secret in a header: what follows the word Bearer, in any case, or the whole."""
+    scheme, _, rest = value.partition(" ")
+    return rest.strip() if scheme.lower() == "bearer" else value
 
 
 def _is_here(host: str) -> bool:
@@ -189,9 +198,13 @@ def crowded(most: int) -> Refusal:
     )
 
 
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"JSON has no number {name}")
+
+
 def json_of(body: bytes) -> Any:
     """The JSON value of a body. Raises: Refusal."""
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"the body is no JSON: {error}.", code="invalid_json") from None

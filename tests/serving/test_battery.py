@@ -1,6 +1,7 @@
 """Every server: (1) only this machine reaches it; (2) the secret, compared in constant time, and told to nobody;
 (3) bodies and headers that are too large; (4) requests that never end, and connections without one; (5) what is no
-HTTP; (6) hosts and web pages of other names; (7) paths that lead outside; (8) many connections; (9) clients that leave.
+HTTP; (6) hosts and web pages of other names; (7) paths that lead outside; (8) many connections; (9) clients that leave;
+(10) the page on security has the limits of the code.
 After each attack the server answers as before, keeps no connection, no file and no thread, and has logged no fault.
 """
 
@@ -28,6 +29,8 @@ from tests.extras import needs
 
 pytestmark = needs("fastapi", "uvicorn")
 if not pytestmark.args[0]:
+    from palaestra.gateway.gate import LIMITS
+    from palaestra.gateway.limits import ServerLimits
     from tests.serving.subjects import SECRET, SUBJECTS, Place
 
 SHORT = {"head_s": 0.6, "body_s": 0.8, "idle_s": 1, "body_bytes": 5000, "connections": 300}
@@ -171,6 +174,10 @@ def test_2_the_secret(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [status(answer) for answer in answers] == [401] * 6 and len(compared) == 6
     assert not [answer for answer in answers if right.removeprefix("Bearer ").encode() in answer]
     assert asked(place) == 200
+    if right.startswith("Bearer "):
+        schemes = [right.replace("Bearer", scheme) for scheme in ("bearer", "BEARER", "beareR", "Bearer ")]
+        assert [asked(place, **{name: value}) for value in schemes] == [200] * 4
+        assert asked(place, **{name: right.replace("Bearer", "Basic")}) == 401
 
 
 def test_2_the_secret_is_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,3 +363,24 @@ def test_refusals_are_told_in_the_form_of_openai() -> None:
     refusal = rules.crowded(3)
     assert json.loads(json.dumps(refusal.body))["error"]["code"] == "too_many_connections"
     assert refusal.headers == {"retry-after": "1"}
+
+
+# ---- (10) ---------------------------------------------------------------------------------------------------
+def test_10_the_page_has_the_limits() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    gateway, beside, plain = ServerLimits(), LIMITS, rules.Limits()
+    rows = {
+        "connections (503)": (
+            gateway.of_connections().connections,
+            beside.of_connections().connections,
+            plain.connections,
+        ),
+        "requests that run": (gateway.running, beside.running),
+        "requests that wait (429)": (gateway.waiting, beside.waiting),
+        "seconds of a request (504)": (gateway.seconds, beside.seconds),
+        "bytes of the body (413)": (gateway.body_bytes // rules.MIB, beside.body_bytes // rules.MIB),
+    }
+    for name, numbers in rows.items():
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
+        cells = [cell.replace(",", "").split()[0].rstrip(":;") for cell in line.split("|")[2:] if cell.strip()]
+        assert cells[: len(numbers)] == [f"{number:g}" if number < 1e4 else str(number) for number in numbers], name

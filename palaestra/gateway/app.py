@@ -19,6 +19,7 @@ from palaestra.gateway.bodies import (
 )
 from palaestra.gateway.faults import failed
 from palaestra.gateway.limits import Places, ServerLimits, over_time
+from palaestra.gateway.other_apis import no_address
 from palaestra.gateway.replies import Delta, Reply
 from palaestra.gateway.requests import chat_body, completion_body
 from palaestra.serving.asgi import NONE, Receive, Send, send_bytes
@@ -57,7 +58,7 @@ class Single(Backends):
 
     def world(self, key: str) -> World:
         """Raises: Refusal."""
-        raise Refusal("there is no such address.", status=404)
+        raise no_address(ACT)
 
 
 def make_app(backends: Backends, *, limits: ServerLimits, prefix: str = "") -> Any:
@@ -83,10 +84,12 @@ def make_app(backends: Backends, *, limits: ServerLimits, prefix: str = "") -> A
         app.add_route(prefix + path, answering(path), methods=[method])
 
     async def unknown(request: Request, error: Exception) -> Any:
-        return _Answer(gateway, request, "", Refusal(f"there is no address {request.url.path}.", status=404))
+        return _Answer(gateway, request, "", no_address(request.url.path))
 
     async def unsuited(request: Request, error: Exception) -> Any:
-        return _Answer(gateway, request, "", Refusal(f"{request.method} is not allowed here.", status=405))
+        method = next((method for path, method in ADDRESSES.items() if request.url.path.endswith(path)), "GET")
+        what = f"{request.method} is not allowed at {request.url.path[:200]}. Use {method}."
+        return _Answer(gateway, request, "", Refusal(what, status=405))
 
     app.add_exception_handler(404, unknown)
     app.add_exception_handler(405, unsuited)

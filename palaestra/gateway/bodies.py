@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -143,7 +144,7 @@ def _tokens(reply: Reply) -> list[tuple[str, float]]:
 
 def _flat_logprobs(reply: Reply) -> Body:
     tokens = _tokens(reply)
-    offsets = [sum(len(text) for text, _ in tokens[:place]) for place in range(len(tokens))]
+    offsets = [0, *itertools.accumulate(len(text) for text, _ in tokens)][: len(tokens)]
     return {
         "tokens": [text for text, _ in tokens],
         "token_logprobs": [number for _, number in tokens],

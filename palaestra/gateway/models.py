@@ -255,14 +255,20 @@ def _prompts(body: CompletionBody, model: ServedModel) -> list[np.ndarray]:
         given = [given]
     if len(given) * body.sampled.n > MOST_CHOICES:
         raise Refusal(f"the request asks for {len(given) * body.sampled.n} texts; at most {MOST_CHOICES}.", param="n")
-    size = len(model.tokenizer)
-    found = []
-    for one in given:
-        ids = np.array(model.tokenizer(one)["input_ids"] if isinstance(one, str) else one, np.int64)
-        if not len(ids) or ids.min() < 0 or ids.max() >= size:
-            raise Refusal(f"a prompt needs at least one id, and ids lie between 0 and {size - 1}.", param="prompt")
-        found.append(ids.astype(np.int32))
-    return found
+    return [_prompt(one, model, add_special_tokens=body.add_special_tokens) for one in given]
+
+
+def _prompt(given: Any, model: ServedModel, *, add_special_tokens: bool) -> np.ndarray:
+    """The ids of a text, or of a list of ids."""
+    size, ids = len(model.tokenizer), given
+    if isinstance(given, str):
+        ids = model.tokenizer(given, add_special_tokens=add_special_tokens)["input_ids"]
+    elif isinstance(given, list):
+        model.most(len(given), None)  # too many are refused before each is checked
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i < size for i in ids):
+        what = f"a prompt must be a text, or a list of ids between 0 and {size - 1}, and it needs at least one."
+        raise Refusal(what, param="prompt")
+    return np.array(ids, np.int32)
 
 
 def _seed(body: Sampled) -> int:

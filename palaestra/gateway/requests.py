@@ -1,29 +1,44 @@
 """What a client asks: the bodies of `/v1/chat/completions` and `/v1/completions`, checked.
 
-Keys that change nothing in a reply, such as `user` or `metadata`, are ignored. Keys that would change it, and that the
-server cannot follow, are refused.
+`palaestra.gateway.keys` lists the keys that change nothing in a reply, such as `user`. A key that is neither there nor
+here is refused. Numbers have their exact type and bounds: a number that no reply can have must not reach the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 
+from palaestra.gateway.keys import refuse_unknown
 from palaestra.serving.rules import Refusal
 
-MOST_CHOICES, MOST_STOPS = 64, 16
-Text = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(ge=1)]
+MOST_CHOICES, MOST_STOPS, MOST_LETTERS = 64, 16, 1024
+MOST_INT, MOST_SEED = 2**31 - 1, 2**63 - 1
+COLDEST = 1e-5  # a lower temperature above 0 is 0, as in vLLM: float32 cannot hold logits that are divided by it
+Text = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS)]
+Count = Annotated[int, Field(ge=1, le=MOST_INT)]
+Texts = Annotated[list[Text], Field(max_length=MOST_STOPS)]
 Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
+Temperature = Annotated[float, Field(ge=0, le=100), AfterValidator(lambda value: value if value >= COLDEST else 0.0)]
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class StreamOptions(BaseModel):
-    """`stream_options` of a request."""
+    """`stream_options` of a request.
+
+    Attributes:
+        include_usage: end the stream with the numbers of tokens.
+        include_obfuscation: ignored. It asks for letters that hide the length of each chunk on the network.
+    """
+
+    model_config = STRICT | ConfigDict(extra="forbid")
 
     include_usage: bool = False
+    include_obfuscation: bool = False
+    continuous_usage_stats: Literal[False] = False
 
 
 class Sampled(BaseModel):
@@ -31,18 +46,20 @@ class Sampled(BaseModel):
 
     Attributes:
         model: the name of a served model; None: the only one.
-        top_k: 0 is off. OpenAI's protocol does not have it; vLLM and others do.
+        top_k: 0 and -1 are off. OpenAI's protocol does not have it; vLLM and others do.
         seed: of the draws; None: a new one for each request.
     """
 
+    model_config = STRICT
+
     model: str | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    temperature: Temperature = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0
+    top_k: Annotated[int, Field(ge=-1, le=MOST_INT), AfterValidator(lambda value: max(0, value))] = 0
     max_tokens: Count | None = None
-    stop: Text | list[Text] = Field(default_factory=list)
+    stop: Text | Texts = Field(default_factory=list)
     n: Choices = 1
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-MOST_SEED - 1, le=MOST_SEED)] | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
 
@@ -55,9 +72,11 @@ class Sampled(BaseModel):
 class ChatBody(BaseModel):
     """A request for the next message of a chat."""
 
+    model_config = STRICT
+
     sampled: Sampled
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    tools: list[dict[str, Any]] = Field(default_factory=list)
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()]
+    tools: Annotated[list[dict[str, Any]], FailFast()] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     max_completion_tokens: Count | None = None
@@ -71,38 +90,23 @@ class ChatBody(BaseModel):
 
 
 class CompletionBody(BaseModel):
-    """A request to continue a text, or token ids; a list of them asks for a continuation of each."""
+    """A request to continue a text, or token ids; a list of them asks for a continuation of each.
+
+    Attributes:
+        add_special_tokens: let the tokenizer add its special tokens to a text, such as one for its beginning. OpenAI's
+            protocol does not have it; vLLM and others do.
+    """
+
+    model_config = STRICT
 
     sampled: Sampled
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[Any]  # the backend reads a list, since it knows how long one may be
+    add_special_tokens: bool = True
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: bool = False
 
 
 Body = TypeVar("Body", ChatBody, CompletionBody)
 Given = Mapping[str, Any]
-# Keys that would change the reply and are not supported: key → whether its value asks for something.
-UNSUPPORTED: Mapping[str, Callable[[Any], bool]] = {
-    "frequency_penalty": bool,
-    "presence_penalty": bool,
-    "logit_bias": bool,
-    "response_format": lambda value: not isinstance(value, dict) or value.get("type") != "text",
-    "top_logprobs": bool,
-    "functions": bool,
-    "function_call": lambda value: value != "none",
-    "modalities": lambda value: value != ["text"],
-    "audio": bool,
-    "suffix": bool,
-    "best_of": lambda value: value != 1,
-    "echo": bool,
-}
-HINTS = {
-    "response_format": "Ask for the format in the messages.",
-    "functions": "Use `tools`.",
-    "function_call": "Use `tools` and `tool_choice`.",
-    "top_logprobs": "`logprobs` gives the log-probabilities of the tokens that were drawn.",
-    "best_of": "Use `n`.",
-}
 
 
 def chat_body(given: Any) -> ChatBody:
@@ -131,17 +135,12 @@ def _checked(kind: type[Body], given: Any) -> Body:
     if not isinstance(given, dict):
         raise Refusal(f"the body must be a JSON object, and it is a {type(given).__name__}.")
     known = {key: value for key, value in given.items() if value is not None}
-    for key in known:
-        if key in UNSUPPORTED and UNSUPPORTED[key](known[key]):
-            hint = HINTS.get(key, "Leave it out.")
-            raise Refusal(f"`{key}` is not supported. {hint}", param=key, code="unsupported_parameter")
+    refuse_unknown(known, (Sampled.model_fields.keys() | kind.model_fields.keys()) - {"sampled"})
     try:
         sampled = Sampled.model_validate(known)
         body = kind.model_validate({**known, "sampled": sampled})
     except pydantic.ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_context=False)) from None
-    if len(sampled.stops) > MOST_STOPS:
-        raise Refusal(f"`stop` has {len(sampled.stops)} texts, and at most {MOST_STOPS} are allowed.", param="stop")
     return body
 
 
@@ -155,6 +154,7 @@ def _refusal(faults: Sequence[Given]) -> Refusal:
 
 def _checked_tool(tool: Given, where: str) -> dict[str, Any]:
     """A tool with all keys that chat templates read. Raises: Refusal."""
+    refuse_unknown(tool, ("type", "function", "cache_control"), where=f"{where}.")
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
         raise Refusal(f"`{where}` is no function: it needs `type` and `function`.", param=where)

@@ -2,7 +2,10 @@
 a stream says what a whole answer says; (2) a reply ends before a text of `stop`; (3) what cannot be answered gets
 OpenAI's error with its numbers, and the server goes on; (4) bodies, times, and requests at once are limited; (5) a
 client that leaves ends its reply, and nothing of it stays; (6) sixty chats at once get the replies that each gets
-alone, and nothing of them stays; (7) the secret; (8) models without a chat template.
+alone, and nothing of them stays; (7) the secret; (8) models without a chat template; (9) a key that may change the
+reply and is not followed gets 400, and the neutral value of such a key is taken; (10) a number that no reply can have
+gets 400, and the replies of others go on; (11) a 404 for another API says which one the server has, and how libraries
+select it.
 """
 
 from __future__ import annotations
@@ -215,6 +218,138 @@ def test_half_a_surrogate_is_answered(address: str) -> None:
     content = b'{"messages": [{"role": "user", "content": "a\\ud800b"}]}'
     answer = httpx.post(f"{address}/v1/chat/completions", content=content)
     assert answer.status_code in (200, 400) and answer.json()
+
+
+UNFOLLOWED = [
+    {"min_tokens": 3}, {"guided_json": {"type": "object"}}, {"structured_outputs": {"regex": "x"}},
+    {"ignore_eos": True}, {"stop_token_ids": [5]}, {"min_p": 0.5}, {"repetition_penalty": 1.3}, {"bad_words": ["a"]},
+    {"chat_template": "X"}, {"add_generation_prompt": False}, {"logit_bias": {"5": 1}}, {"functions": [{"name": "f"}]},
+    {"continue_final_message": True, "add_generation_prompt": False}, {"response_format": {"type": "json_object"}},
+    {"reasoning_effort": "low"}, {"best_of": 3}, {"echo": True}, {"stream_options": {"continuous_usage_stats": True}},
+    {"top_logprobs": 2}, {"prompt_logprobs": 0}, {"cache_salt": "x"}, {"priority": 7}, {"frequency_penalty": False},
+    {"options": {"seed": 3}}, {"grammar": "root ::= x"}, {"modalities": ["audio"]}, {"suffix": "x"},
+]  # fmt: skip
+NEUTRAL = [
+    {"top_k": -1}, {"top_k": 0}, {"min_p": 0}, {"min_p": 0.0}, {"repetition_penalty": 1}, {"frequency_penalty": 0.0},
+    {"presence_penalty": 0}, {"n": 1}, {"logit_bias": {}}, {"response_format": {"type": "text"}}, {"best_of": 1},
+    {"stop_token_ids": []}, {"ignore_eos": False}, {"add_generation_prompt": True}, {"min_tokens": 0},
+    {"skip_special_tokens": True}, {"tool_choice": "auto"}, {"functions": []}, {"guided_json": None},
+    {"user": "u"}, {"metadata": {"a": "b"}}, {"store": True}, {"service_tier": "flex"}, {"prompt_cache_key": "k"},
+    {"safety_identifier": "u"}, {"stream_options": {"include_obfuscation": True}}, {"logprobs": False},
+    {"seed": -(2**63)}, {"seed": 2**63 - 1},
+]  # fmt: skip
+
+
+# ---- (9) ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("keys", UNFOLLOWED, ids=lambda keys: next(iter(keys)))
+def test_keys_that_are_not_followed(address: str, keys: dict[str, Any]) -> None:
+    answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": HELLO, **keys})
+    assert answer.status_code == 400 and next(iter(keys)) in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("keys", NEUTRAL, ids=str)
+def test_values_that_ask_for_nothing(address: str, keys: dict[str, Any]) -> None:
+    answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": HELLO, **keys})
+    assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "hello", answer.text
+
+
+def test_special_tokens_of_a_completion(policy: Any) -> None:
+    class Beginning:
+        """The policy's tokenizer, with a special token at the beginning of a text."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(policy.tokenizer, name)
+
+        def __len__(self) -> int:
+            return len(policy.tokenizer)
+
+        def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": [0] * add_special_tokens + policy.tokenizer(text)["input_ids"]}
+
+    with serving(said(policy, "hello", tokenizer=Beginning())) as address:
+        ask = lambda **keys: httpx.post(f"{address}/v1/completions", json={"prompt": "a", **keys}).json()  # noqa: E731
+        counts = [ask(**keys)["usage"]["prompt_tokens"] for keys in ({}, {"add_special_tokens": False})]
+    assert counts == [2, 1]
+
+
+def test_keys_that_nobody_knows(address: str) -> None:
+    ask = lambda **keys: httpx.post(f"{address}/v1/chat/completions", json={"messages": HELLO, **keys}).json()["error"]  # noqa: E731
+    assert ask(temprature=0.5)["message"] == (
+        "the server does not know `temprature`. Did you mean `temperature`? Leave it out: it might change the reply."
+    )
+    assert ask(temprature=0.5)["param"] == "temprature" and ask(temprature=0.5)["code"] == "unknown_parameter"
+    assert ask(prompt="x")["param"] == "prompt", "a key of the other address"
+    assert ask(tools=[ADD | {"defer_loading": True}])["param"] == "tools.0.defer_loading"
+    assert len(ask(**{"x" * 100_000: 1})["message"]) < 300
+
+
+# ---- (10) ---------------------------------------------------------------------------------------------------
+BAD_NUMBERS = [
+    ("top_k", "2147483648"), ("top_k", "1" + "0" * 400), ("top_k", "-2"), ("top_k", "5.0"), ("top_k", "true"),
+    ("top_k", '"5"'), ("top_k", "1e999"), ("temperature", "NaN"), ("temperature", "Infinity"), ("temperature", "1e999"),
+    ("temperature", "-1e-9"), ("temperature", "true"), ("temperature", '"1"'), ("temperature", "101"), ("top_p", "1.1"),
+    ("top_p", "0"), ("top_p", "-1"), ("top_p", "true"), ("max_tokens", "0"), ("max_tokens", "1e3"),
+    ("max_tokens", "true"),
+    ("max_tokens", str(2**63)), ("max_completion_tokens", str(2**31)), ("n", "0"), ("n", "true"), ("n", "65"),
+    ("seed", str(2**63)), ("seed", str(-(2**63) - 1)), ("seed", "1.5"), ("seed", "true"), ("logprobs", "1"),
+    ("top_logprobs", "21"), ("min_p", "1e999"), ("priority", "-1"), ("stream", "1"), ("parallel_tool_calls", "0"),
+    ("frequency_penalty", "1e999"), ("chat_template_kwargs", '{"enable_thinking": NaN}'),
+    ("chat_template_kwargs", '{"enable_thinking": 1e999}'), ("stop", "[1]"), ("stop", '"' + "x" * 2000 + '"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "number"), BAD_NUMBERS, ids=lambda one: one[:20])
+def test_numbers_that_no_reply_can_have(address: str, key: str, number: str) -> None:
+    content = f'{{"messages": [{{"role": "user", "content": "hello"}}], "{key}": {number}}}'
+    answer = httpx.post(f"{address}/v1/chat/completions", content=content.encode())
+    assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error", answer.text
+
+
+@pytest.mark.parametrize("prompt", ["[true]", "[1.0]", "[[1], [-1]]", "[99999999999999999999]", "[]", "[[]]", "[{}]"])
+def test_ids_that_no_model_has(address: str, prompt: str) -> None:
+    content = f'{{"prompt": {prompt}, "max_tokens": 2}}'
+    answer = httpx.post(f"{address}/v1/completions", content=content.encode())
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "prompt", answer.text
+
+
+def test_others_go_on(policy: Any) -> None:
+    wide: dict[str, Any] = {"messages": HELLO, "max_tokens": 60, "seed": 3}
+    with serving(model_of(policy, engine_of(policy))) as address, ThreadPoolExecutor(12) as pool:
+        ask = lambda keys: httpx.post(f"{address}/v1/chat/completions", json=wide | keys, timeout=60)  # noqa: E731
+        alone = ask({}).json()["choices"][0]["message"]
+        extreme = {"top_k": 2**31 - 1, "temperature": 1e-300, "top_p": 5e-324, "seed": 2**63 - 1}
+        hostile = [{key: value} for key, value in extreme.items()] + [extreme, {"top_k": 2**70}]
+        answers = list(pool.map(ask, [one for keys in hostile for one in (keys, {})]))
+    assert [answer.status_code for answer in answers] == [200] * 10 + [400, 200]
+    assert all(answer.json()["choices"][0]["message"] == alone for answer in answers[1::2])
+
+
+# ---- (11) ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/responses", ["Responses API", "/v1/chat/completions", "OpenAIChatCompletionsModel", "OpenAIChatModel"]),
+        ("/v1/messages", ["Anthropic", "/v1/chat/completions", "LiteLLM"]),
+        ("/api/chat", ["Ollama", "/v1/chat/completions", "OpenAILike"]),
+        ("/v1/embeddings", ["no embeddings"]),
+        ("/v1/audio/speech", ["texts alone"]),
+        ("/chat/completions", ["`base_url` must be /v1"]),
+        ("/v1/v1/chat/completions", ["`base_url` must be /v1"]),
+        ("/s/KEY/v1/responses/resp_1", ["POST /s/KEY/v1/chat/completions"]),
+        ("/tokenize", ["usage.prompt_tokens"]),
+        ("/elsewhere", ["POST /v1/chat/completions"]),
+    ],
+)
+def test_other_apis(address: str, path: str, words: list[str]) -> None:
+    answer = httpx.post(address + path, json={})
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 404 and message.startswith(f"there is no address {path}. ")
+    assert all(word in message for word in words), message
+
+
+def test_the_default_api_of_openai(address: str) -> None:
+    with pytest.raises(openai.NotFoundError, match="set_default_openai_api"):
+        client(address).responses.create(model="tiny", input="hello")
 
 
 def test_addresses(address: str) -> None:

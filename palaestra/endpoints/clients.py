@@ -73,7 +73,7 @@ class Endpoint:
         try:
             yield
         except self._errors() as error:
-            said = f"{type(error).__name__}: {self._without_secrets(str(error))[:SHOWN].rstrip('.')}"
+            said = f"{type(error).__name__}: {self._without_secrets(_in_words(error))[:SHOWN].rstrip('.')}"
             raise EpisodeFailure(
                 boundary=boundary,
                 where=where,
@@ -90,6 +90,15 @@ class Endpoint:
             if secret:
                 text = text.replace(secret, HIDDEN)
         return text
+
+
+def _in_words(error: Exception) -> str:
+    """The status and the message of an endpoint's answer, in the same words for all versions of the clients."""
+    body = vars(error).get("body")
+    inner = body.get("error", body) if isinstance(body, dict) else None
+    message = inner.get("message") if isinstance(inner, dict) else None
+    status = vars(error).get("status_code")
+    return f"status {status}: {message}" if status is not None and isinstance(message, str) else str(error)
 
 
 def endpoint_from(

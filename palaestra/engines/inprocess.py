@@ -20,7 +20,7 @@ from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines.blocks import BLOCK
 from palaestra.engines.memory import limit_of, said
 from palaestra.engines.server import PolicyServer
-from palaestra.engines.session import SessionState, Statistics, refuse_fork
+from palaestra.engines.session import SessionState, Statistics, fault_in, refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
 from palaestra.registry import PositiveInt, register
 
@@ -250,6 +250,14 @@ def _check(request: Request, session: SessionState, server: PolicyServer) -> Non
         raise ContractError(
             where=where, what="it is generating already.", remedy="Send one request at a time, or `fork` the session."
         )
+    fault = fault_in(request)
+    if fault:
+        raise EpisodeFailure(
+            boundary="engine",
+            where=where,
+            what=f"{fault} cannot be sampled.",
+            remedy="temperature ≥ 0, top_k ≥ 0, 0 < top_p ≤ 1, max_tokens ≥ 1, seed: a whole number.",
+        )
     total = len(session.ids) + len(request.prompt)
     store, most = server.store, min(total + request.max_tokens, server.length)
     if total >= server.length:
@@ -268,9 +276,8 @@ def _check(request: Request, session: SessionState, server: PolicyServer) -> Non
             f"{said(-(-most // BLOCK) * store.block_bytes)}, and the policy has {said(store.limit)}.",
             remedy="Raise `memory` of engine: in_process, or lower the most tokens of a response.",
         )
-    if total == 0 or request.max_tokens < 1:
-        what = "a request needs a prompt and max_tokens ≥ 1."
-        raise EpisodeFailure(boundary="engine", where=where, what=what)
+    if total == 0:
+        raise EpisodeFailure(boundary="engine", where=where, what="a request needs a prompt.")
     if len(request.prompt) and not 0 <= request.prompt.min() <= request.prompt.max() < server.vocabulary:
         raise EpisodeFailure(
             boundary="engine",
@@ -284,11 +291,4 @@ def _check(request: Request, session: SessionState, server: PolicyServer) -> Non
             where=where,
             what="the request has pictures, and the model reads none.",
             remedy="Use a vision–language model.",
-        )
-    if request.temperature < 0 or not 0 < request.top_p <= 1 or request.top_k < 0:
-        raise EpisodeFailure(
-            boundary="engine",
-            where=where,
-            what=f"temperature={request.temperature}, top_k={request.top_k}, top_p={request.top_p} cannot be sampled.",
-            remedy="temperature ≥ 0, top_k ≥ 0, 0 < top_p ≤ 1.",
         )

@@ -109,7 +109,7 @@ def token_temperatures(
 def _kept(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:
     """The tokens that top_k and top_p keep: bool (rows, vocabulary). Of equally likely tokens lower ids come first."""
     size = scaled.shape[-1]
-    most = torch.tensor([k or size for k in top_k], device=scaled.device)[:, None]
+    most = torch.tensor([min(k or size, size) for k in top_k], device=scaled.device)[:, None]
     reach = torch.tensor([p if p < 1 else torch.inf for p in top_p], device=scaled.device)[:, None]
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     kept = torch.arange(size, device=scaled.device) < most

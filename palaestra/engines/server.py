@@ -199,9 +199,25 @@ class PolicyServer:
     def advance(self, sessions: Sequence[SessionState]) -> None:
         """Draw one more token for every session that has memory or can get it. A failed session stops no other.
 
+        If a step raises, each session has a step of its own, so that only the faulty one fails. What a session computes
+        and draws does not depend on the others, so their numbers are the same.
+
         Args:
             sessions: with requests in progress, in order of arrival. An older session never waits for a younger one.
         """
+        try:
+            self._step(sessions)
+        except Exception as error:
+            left = [session for session in sessions if not session.done]
+            for session in left:
+                self._discard(session)  # half a step may lie in its blocks
+            if len(sessions) > 1:
+                for session in left:
+                    self.advance([session])
+            elif left:
+                left[0].fail(self._failure(f"a step failed: {type(error).__name__}: {error}"))
+
+    def _step(self, sessions: Sequence[SessionState]) -> None:
         self._steps += 1
         for session in sessions:
             if not session.born:
@@ -274,13 +290,16 @@ class PolicyServer:
         try:
             if len(sessions) == 1:
                 self._read_ahead(sessions[0])
-            return self._forward_batch(sessions)
+            logits = self._forward_batch(sessions)
         except Exception as error:
             if len(sessions) == 1:
                 sessions[0].fail(self._failure(f"the forward pass failed: {type(error).__name__}: {error}"))
                 return []
-        # Compute the sessions one by one, so that only the faulty one fails.
-        return [answer for session in sessions for answer in self._compute([session])]
+            # Compute the sessions one by one, so that only the faulty one fails.
+            return [answer for session in sessions for answer in self._compute([session])]
+        for session, row in zip(sessions, logits, strict=True):
+            self._note(session, row)
+        return [(sessions, logits)]
 
     def _read_ahead(self, session: SessionState) -> None:
         """Compute a long prompt in several passes, until at most `chunk_tokens` ids are left. Passes end with a block,
@@ -305,15 +324,12 @@ class PolicyServer:
             self.store.note(session.blocks[place], chain[place])
         return stop
 
-    def _forward_batch(self, sessions: Sequence[SessionState]) -> list[Answers]:
+    def _forward_batch(self, sessions: Sequence[SessionState]) -> Tensor:
         rows = [
             Row(session.blocks, session.cached, session.ids[session.cached :], self._pictures.inserted(session))
             for session in sessions
         ]
-        logits = self._forward_rows(rows)
-        for session, row in zip(sessions, logits, strict=True):
-            self._note(session, row)
-        return [(sessions, logits)]
+        return self._forward_rows(rows)
 
     def _forward_rows(self, rows: Sequence[Row]) -> Tensor:
         """Logits (rows, vocabulary) after the last id of each row."""
@@ -352,7 +368,26 @@ class PolicyServer:
         self.release(session)
 
     def _sample(self, sessions: Sequence[SessionState], logits: Tensor) -> None:
-        """Draw a token for each session. Those whose logits are not finite fail."""
+        """Draw a token for each session. Those whose logits are not finite, or that cannot be drawn, fail."""
+        try:
+            rows = self._drawn(sessions, logits)
+        except Exception as error:
+            if len(sessions) == 1:
+                sessions[0].fail(self._failure(f"the draw of a token failed: {type(error).__name__}: {error}"))
+                return
+            for place, session in enumerate(sessions):
+                self._sample([session], logits[place : place + 1])
+            return
+        for session, (token, logprob, entropy) in zip(sessions, rows, strict=True):
+            if not math.isfinite(logprob):
+                self._discard(session)
+                session.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
+                continue
+            session.accept(token, logprob, entropy, version=self.version, length=self.length)
+            self.statistics.sampled_tokens += 1
+
+    def _drawn(self, sessions: Sequence[SessionState], logits: Tensor) -> list[tuple[int, float, float | None]]:
+        """The next token of each session, its log-probability, and its entropy if one was asked for."""
         requests = [session.current for session in sessions]
         temperature, entropy = token_temperatures(
             logits,
@@ -368,15 +403,8 @@ class PolicyServer:
             entropy=any(request.entropy for request in requests),
         )
         entropies = [None] * len(sessions) if drawn.entropy is None else drawn.entropy.tolist()
-        rows = zip(sessions, drawn.tokens.tolist(), drawn.logprobs.tolist(), entropies, entropy, strict=True)
-        for session, token, logprob, sampled, before in rows:
-            if not math.isfinite(logprob):
-                self._discard(session)
-                session.fail(self._failure("the model's logits are not finite", "The weights have diverged."))
-                continue
-            known = sampled if before is None else before
-            session.accept(token, logprob, known, version=self.version, length=self.length)
-            self.statistics.sampled_tokens += 1
+        known = [sampled if before is None else before for sampled, before in zip(entropies, entropy, strict=True)]
+        return list(zip(drawn.tokens.tolist(), drawn.logprobs.tolist(), known, strict=True))
 
     def _failure(self, what: str, remedy: str = "") -> EpisodeFailure:
         where = f"in-process engine, policy `{self.name}`, version {self.version}"

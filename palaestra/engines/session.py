@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -186,6 +188,21 @@ class SessionState:
         self.cached = min(self.cached, self.start)
         self.whole = min(self.whole, self.cached // 64)
         self.seen = min(self.seen, self.start)
+
+
+def fault_in(request: Request) -> str:
+    """Which number of a request cannot be sampled; empty, if all can. A bad one could stop the batch of all others."""
+    least = {"top_k": 0, "max_tokens": 1, "seed": -math.inf}
+    for name, lowest in least.items():
+        value = getattr(request, name)
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < lowest:
+            return f"{name}={value!r}"
+    temperature, top_p = request.temperature, request.top_p
+    if not isinstance(temperature, Real) or isinstance(temperature, bool) or not 0 <= temperature < math.inf:
+        return f"temperature={temperature!r}"
+    if not isinstance(top_p, Real) or not 0 < top_p <= 1:
+        return f"top_p={top_p!r}"
+    return ""
 
 
 def refuse_fork(session: Hashable, new_session: Hashable, known: Container[Hashable], busy: bool) -> None:

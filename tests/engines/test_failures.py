@@ -8,7 +8,9 @@
 5. nobody waits forever: not when the engine itself breaks, not when a session is closed while it generates;
 6. an event loop that died leaves nothing behind;
 7. unknown policies, requests on a busy session and impossible forks are refused by name;
-8. programs that wait in worker threads do not disturb the others.
+8. programs that wait in worker threads do not disturb the others;
+9. a number that cannot be sampled is refused before it reaches a batch;
+10. a draw or a step that fails for one session fails that request alone, and the others get what they get alone.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ import time
 import pytest
 import torch
 
-from palaestra.engines import InProcessEngine
+from palaestra.engines import InProcessEngine, server
 from palaestra.errors import ContractError, EpisodeFailure, UnknownName
 from tests.engines.conversations import Talker, assert_true_to, ids, small_model
 
 
 def failing_on(engine: InProcessEngine, token: int) -> None:
     """Let every forward pass that reads this id raise."""
-    server = engine._servers["p"]
-    usual = server._forward
+    served = engine._servers["p"]
+    usual = served._forward
 
     def forward(batch):
         logits = usual(batch)  # fails late, when keys and values are written
@@ -35,7 +37,7 @@ def failing_on(engine: InProcessEngine, token: int) -> None:
             raise RuntimeError("out of memory")
         return logits
 
-    server._forward = forward
+    served._forward = forward
 
 
 def test_prompts_that_cannot_be_read():  # rule 1
@@ -245,5 +247,76 @@ def test_environments_in_worker_threads():  # rule 8
         await asyncio.gather(*(play(talker) for talker in talkers))
 
     asyncio.run(play_all())
+    for talker in talkers:
+        assert_true_to(model, talker)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1.0), ("temperature", "1"),
+        ("temperature", True), ("top_p", float("nan")), ("top_p", 1.5), ("top_k", -1), ("top_k", 2.5), ("top_k", True),
+        ("seed", 1.5), ("seed", "x"), ("max_tokens", 0), ("max_tokens", 2.5),
+    ],
+)  # fmt: skip
+def test_numbers_that_cannot_be_sampled(name, value):  # rule 9
+    engine = InProcessEngine(models={"p": small_model()})
+    with pytest.raises(EpisodeFailure, match=f"{name}="):
+        asyncio.run(Talker(engine, 0).say(ids(1), **{name: value}))
+    asyncio.run(Talker(engine, 0).say(ids(1), top_k=2**70, seed=2**70))  # a large one is as good as the largest
+
+
+def test_a_failing_draw_fails_one_request_alone(monkeypatch):  # rule 10
+    model = small_model()
+    usual = server.sample
+
+    def failing(logits, uniforms, **options):
+        if 13 in options["top_k"]:
+            raise RuntimeError("a bad row")
+        return usual(logits, uniforms, **options)
+
+    def play(*, together: bool) -> list[object]:
+        engine = InProcessEngine(models={"p": model})
+        talkers = [Talker(engine, number) for number in range(6)]
+
+        async def say() -> list[object]:
+            asked = [t.say(ids(1, n), seed=n, max_tokens=9, top_k=13 if n == 2 else 0) for n, t in enumerate(talkers)]
+            if together:
+                return await asyncio.gather(*asked, return_exceptions=True)
+            return [(await asyncio.gather(one, return_exceptions=True))[0] for one in asked]
+
+        return asyncio.run(say())
+
+    monkeypatch.setattr(server, "sample", failing)
+    together, alone = play(together=True), play(together=False)
+    assert [isinstance(answer, EpisodeFailure) for answer in together] == [n == 2 for n in range(6)]
+    assert "the draw of a token failed: RuntimeError: a bad row" in str(together[2])
+    for one, other in zip(together, alone, strict=True):
+        if not isinstance(one, EpisodeFailure):
+            assert one.action.tokens.tolist() == other.action.tokens.tolist()
+            assert one.action.logprobs.tolist() == other.action.logprobs.tolist()
+
+
+def test_a_failing_step_fails_one_request_alone(monkeypatch):  # rule 10
+    model = small_model()
+    engine = InProcessEngine(models={"p": model})
+    talkers = [Talker(engine, number) for number in range(4)]
+    usual = server.PolicyServer._note
+
+    def failing(self, session, logits):
+        if 66 in session.ids and session.tokens:
+            raise RuntimeError("a bad session")
+        usual(self, session, logits)
+
+    monkeypatch.setattr(server.PolicyServer, "_note", failing)
+
+    async def play() -> list[object]:
+        asked = [t.say(ids(1, 66 if n == 2 else n), seed=n, max_tokens=9) for n, t in enumerate(talkers)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = asyncio.run(play())
+    assert [isinstance(answer, EpisodeFailure) for answer in answers] == [False, False, True, False]
+    assert "a bad session" in str(answers[2])
+    asyncio.run(talkers[2].say(ids(4, 5), max_tokens=3))  # the failed prompt is not part of the session
     for talker in talkers:
         assert_true_to(model, talker)

@@ -202,7 +202,7 @@ def _key(*, make: bool) -> bytes | None:
 def _signatures(folder: Path) -> dict[str, str]:
     try:
         written = json.loads((folder / SIGNATURE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return {k: v for k, v in written.items() if isinstance(v, str)} if isinstance(written, dict) else {}
 

@@ -17,7 +17,7 @@ from palaestra.recipe.sources import COMPLETE
 from palaestra.store.atomic import write_atomic
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.terminal import say, visible
-from palaestra.training.start import changes
+from palaestra.training.checkpoint import changes
 
 
 def run(
@@ -128,7 +128,7 @@ def _check_same(run: ArmRun, recipe: Recipe) -> None:
     if not (run.folder / RECIPE).exists():
         return
     now = recipe.with_overrides(run.overrides).to_json()
-    differing = changes(RunFolder.open(run.folder).read_json(RECIPE), now)
+    differing = changes(RunFolder.open(run.folder).read_recipe(), now)
     if differing:
         raise RunFolderError(
             where=str(run.folder),

@@ -10,8 +10,8 @@ from palaestra.own_text import signatures_only
 from palaestra.recipe import Recipe
 from palaestra.recipe.passes import lines, planned_passes
 from palaestra.terminal import visible
+from palaestra.training.checkpoint import changes
 from palaestra.training.setup import refuse_other_probabilities
-from palaestra.training.start import changes
 from palaestra.trust import trusts
 
 

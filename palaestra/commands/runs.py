@@ -10,8 +10,8 @@ from palaestra.errors import CheckpointError, RunFolderError
 from palaestra.own_text import reads_only
 from palaestra.recipe import Recipe, is_recipe, load, split_arguments
 from palaestra.recipe.origins import folder_override
-from palaestra.recipe.resolved import is_recipe_json
-from palaestra.store.folder import RECIPE, RunFolder
+from palaestra.store.checksums import log_fault
+from palaestra.store.folder import DECISIVE, RECIPE, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import read
 from palaestra.terminal import say, visible
@@ -47,10 +47,10 @@ def recipe_of(folder: RunFolder) -> Recipe:
     Raises: RunFolderError, if it cannot be read; RecipeError, if it names code that is not to be trusted
         (`palaestra.trust`), unless it is only read (`palaestra.own_text`); as `Recipe.from_json`.
     """
-    entries = folder.read_json(RECIPE)
+    entries = folder.read_recipe()
     if not is_as_written(folder.path):
         say(visible(f"{folder / RECIPE} is not as it was written: it was damaged, or changed by hand"))
-    if is_recipe_json(entries) and not reads_only():
+    if not reads_only():
         refuse_code_of(folder.path, entries)
     return Recipe.from_json(entries)
 
@@ -119,11 +119,8 @@ def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
         place, passed = newest_intact(folder, logs=False)
         for line in passed:
             say(visible(f"not used: {line}"))
-        step = -1 if place is None else read_state(place)["step"]
-        reached = max((line[STEP] for line in read(folder.path)), default=step) if place else step
-        if reached > step:
-            note = f"{folder.path}: iteration {step}, its newest checkpoint; the run came to iteration {reached}"
-            say(visible(note))
+        if place is not None and (note := _about_logs(folder, place)):
+            say(visible(f"{folder.path}: {note}"))
     if place is None or not place.exists():
         raise RunFolderError(
             where=str(folder.path),
@@ -142,3 +139,18 @@ def checkpoint_of(folder: RunFolder, checkpoint: int | None) -> Path:
             remedy="Copy the file back, or name another iteration.",
         )
     return place
+
+
+def _about_logs(folder: RunFolder, place: Path) -> str:
+    """What the logs say of a checkpoint: that they were changed since, or that the run went on. Empty, if neither."""
+    fault = log_fault(place, folder.path, *DECISIVE)
+    if fault is not None:
+        return f"{fault}; the weights are not affected"
+    step = read_state(place)["step"]
+    try:
+        reached = max((line[STEP] for line in read(folder.path)), default=step)
+    except RunFolderError as error:  # a checkpoint of an earlier version, or a line after it
+        return f"{error.where}: {error.what}"
+    if reached <= step:
+        return ""
+    return f"iteration {step}, its newest checkpoint; the run came to iteration {reached}"

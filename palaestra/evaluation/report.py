@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from palaestra.data import StopReason, Trajectory
+from palaestra.errors import RunFolderError
 from palaestra.evaluation.charts import chart
 from palaestra.evaluation.curves import panels_of
 from palaestra.evaluation.page import rendered
@@ -31,23 +32,34 @@ def write_report(folder: RunFolder, *, title: str | None = None, transcripts: in
         state: how far the run is, in a sentence.
         transcripts: largest number of episodes to show, from the last iteration that has stored any. Usual: 6.
 
-    Returns: the path of the report.
-    Raises: RunFolderError, if a log is damaged or the disk is full.
+    Returns: the path of the report. It says which of the times, the episodes and the recipe cannot be read.
+    Raises: RunFolderError, if another log is damaged or the disk is full.
     """
     metrics, evaluations = read(folder / METRICS), read(folder / EVALUATIONS)
     panels = _panels(evaluations)
+    timings, *faults = _read_or_fault(lambda: read(folder / TIMINGS))
+    episodes, *further = _read_or_fault(EpisodeLog(folder).read)
+    recipe, *more = _read_or_fault(folder.read_recipe) if (folder / RECIPE).exists() else [{}]
     page = rendered(
         "report.html",
         name=title or folder.path.resolve().name,
-        state=state,
-        spent=[*_spent(metrics), *_time(read(folder / TIMINGS))],
+        state=" ".join(filter(None, [state, *faults, *further, *more])),
+        spent=[*_spent(metrics), *_time(timings)],
         panels=panels,
         charts=[chart(panel, x_label="iteration") for panel in panels_of(metrics, evaluations)],
         stops=list(_stops(metrics, panels)),
-        episodes=_latest(EpisodeLog(folder).read(), transcripts),
-        recipe=list(_leaves(folder.read_json(RECIPE) if (folder / RECIPE).exists() else {}, "")),
+        episodes=_latest(episodes, transcripts),
+        recipe=list(_leaves(recipe, "")),
     )
     return folder.write(REPORT, page)
+
+
+def _read_or_fault(reads: Callable[[], Any]) -> list[Any]:
+    """What is read; if it is damaged, an empty list and a sentence that says so."""
+    try:
+        return [reads()]
+    except RunFolderError as error:
+        return [[], f"{Path(error.where).name}: {error.what}"]
 
 
 def _panels(evaluations: Sequence[Record]) -> dict[str, list[Record]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from palaestra.errors import RunFolderError, UnknownName, nearest
 from palaestra.store.checksums import log_fault
-from palaestra.store.folder import EVALUATIONS, METRICS, RECIPE, RunFolder
+from palaestra.store.folder import DECISIVE, EVALUATIONS, METRICS, RECIPE, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, read
 
@@ -90,17 +90,19 @@ def load_arm(
 
 
 def _seed_of(folder: RunFolder) -> int:
-    entry = folder.read_json(RECIPE).get("seed", 0)
-    return int(entry["value"] if isinstance(entry, Mapping) else entry)
+    seed = folder.read_recipe().get("seed", {"value": 0})["value"]
+    if not isinstance(seed, int):
+        raise RunFolderError(where=str(folder / RECIPE), what=f"its `seed` is {seed!r}.", remedy="Copy the file back.")
+    return seed
 
 
 def _load_run(folder: RunFolder, seed: int) -> Run:
     """Read the lines in the order of iterations. An evaluation without a budget gets that of its iteration.
 
-    Raises: RunFolderError, if the logs lack lines that they had at the newest checkpoint.
+    Raises: RunFolderError, if the logs lack lines that they had at a checkpoint.
     """
-    newest = folder.latest_checkpoint()
-    fault = None if newest is None else log_fault(newest, folder.path)
+    places = map(folder.checkpoint, reversed(folder.checkpoint_steps()))
+    fault = next(filter(None, (log_fault(place, folder.path, *DECISIVE) for place in places)), None)
     if fault is not None:
         raise RunFolderError(
             where=str(folder.path),

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from palaestra.errors import PalaestraError
+from palaestra.errors import PalaestraError, RunFolderError
 from palaestra.recipe.origins import folder_override
 from palaestra.store.folder import RESULT, RunFolder
 from palaestra.store.lock import is_written
@@ -33,8 +33,14 @@ class ArmRun:
 
     @property
     def complete(self) -> bool:
-        """Whether the run has ended. A run writes its result last."""
-        return (self.folder / RESULT).exists()
+        """Whether the run has ended. A run writes its result last; a damaged one, or one of another run, is none."""
+        folder = RunFolder(self.folder)
+        try:
+            result = folder.read_json(RESULT)
+        except RunFolderError:
+            return False
+        step = result.get("step") if isinstance(result, dict) else None
+        return step is not None and folder.checkpoint_steps()[-1:] in ([], [step])  # checkpoints may be removed
 
     @property
     def overrides(self) -> list[str]:

@@ -26,6 +26,7 @@ from palaestra.recipe.running import unread_estimators, unread_keys
 from palaestra.recipe.smoke import small
 from palaestra.recipe.sources import Source, read_layers
 from palaestra.recipe.validation import FORMER, leaves, validate
+from palaestra.store.folder import OTHER_FORM, is_recipe
 from palaestra.training.settings import RunSettings, default_role
 
 WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
@@ -131,10 +132,10 @@ class Recipe:
         Raises: RecipeError or UnknownName, if this version has not all of its keys and parts, or if `to_json` did not
             write it.
         """
-        if not is_recipe_json(entries):
+        if not is_recipe(entries):
             raise RecipeError(
                 where="recipe.json",
-                what="it is not a resolved recipe, in which each key has a `value` and an `origin`.",
+                what=f"{OTHER_FORM}.",
                 remedy="Name a folder that `palaestra train` has written.",
             )
         tree = Node({}, Mark("recipe.json"))
@@ -160,18 +161,6 @@ class Recipe:
             options=nearest(path, self.rows),
             remedy="`palaestra explain` lists all.",
         )
-
-
-def is_recipe_json(entries: object) -> bool:
-    """Whether this is what `Recipe.to_json` writes, as far as its form goes."""
-    return isinstance(entries, Mapping) and all(_is_entry(entry) for entry in entries.values())
-
-
-def _is_entry(entry: object) -> bool:
-    if not (isinstance(entry, Mapping) and "value" in entry and isinstance(entry.get("origin"), str)):
-        return False
-    folders = entry.get("folders", [])
-    return isinstance(folders, list | tuple) and all(isinstance(one, str) for one in folders)
 
 
 def _override(tree: Node, overrides: Sequence[str]) -> Node:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,15 +17,38 @@ SUMS = "checksums.json"
 _PIECE = 1 << 20  # bytes that are read at once
 
 
-def write_sums(place: Path, logs: Iterable[Path] = ()) -> None:
+@dataclass(slots=True)
+class GrowingSum:
+    """The checksum of a log that only grows. Each call of `now` reads only what was added since the call before."""
+
+    file: Path
+    _digest: Any = field(default_factory=hashlib.sha256)
+    _read: int = 0
+
+    def now(self) -> dict[str, Any]:
+        """Size and checksum of the log. A missing log is an empty one."""
+        if self.file.exists():
+            with self.file.open("rb") as opened:
+                opened.seek(self._read)
+                for piece in _pieces(opened, None):
+                    self._digest.update(piece)
+                    self._read += len(piece)
+        return {"bytes": self._read, "sha256": self._digest.hexdigest()}
+
+
+def write_sums(place: Path, logs: Iterable[Path] = (), known: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Write the checksums of all files in the folder `place`, and of the logs as they are now.
 
     Later lines of a log change nothing: its checksum is of the bytes that it has now.
+
+    Args:
+        known: further logs by name, as `GrowingSum.now` describes them.
     """
     files = {file.name: _sum(file) for file in _files(place)}
     sizes = {log.name: log.stat().st_size if log.exists() else 0 for log in logs}
     held = {log.name: {"bytes": sizes[log.name], "sha256": _sum(log, sizes[log.name])} for log in logs}
-    (place / SUMS).write_text(json.dumps({"files": files, "logs": held}, sort_keys=True, indent=1))
+    content = {"files": files, "logs": {**held, **(known or {})}}
+    (place / SUMS).write_text(json.dumps({**content, "sum": _of_itself(content)}, sort_keys=True, indent=1))
 
 
 def file_fault(place: Path) -> str | None:
@@ -46,15 +71,15 @@ def file_fault(place: Path) -> str | None:
     return f"{further[0]} has no checksum" if further else None
 
 
-def log_fault(place: Path, folder: Path) -> str | None:
-    """What is wrong with the logs of the run in `folder`, compared with what they held at this checkpoint.
+def log_fault(place: Path, folder: Path, *names: str) -> str | None:
+    """What is wrong with these logs of the run in `folder`, compared with what they held at this checkpoint.
 
-    None, if each still begins with these bytes, or if the checkpoint has no checksums that can be read.
+    None, if each still begins with these bytes, or if the checkpoint has no checksum of it that can be read.
     """
-    written = _read(place)
-    for name, held in (written or {"logs": {}})["logs"].items():
-        log = folder / name
-        if not held["bytes"]:  # the run had not written the log yet, and may have been stopped before it did
+    written = _read(place) or {"logs": {}}
+    for name in names:
+        held, log = written["logs"].get(name), folder / name
+        if held is None or not held["bytes"]:  # the run may have been stopped before it wrote the first line
             continue
         if not log.exists():
             return f"{name} is missing"
@@ -69,6 +94,15 @@ def _files(place: Path) -> list[Path]:
     return sorted(file for file in place.iterdir() if file.is_file() and file.name != SUMS)
 
 
+def cut_logs(place: Path, folder: Path, *names: str) -> None:
+    """Cut these logs of the run in `folder` to what they held at this checkpoint, as far as it has their checksums."""
+    written = _read(place) or {"logs": {}}
+    for name in names:
+        held, log = written["logs"].get(name), folder / name
+        if held is not None and log.exists() and log.stat().st_size > held["bytes"]:
+            os.truncate(log, held["bytes"])
+
+
 def _read(place: Path) -> dict[str, Any] | None:
     """The content of the file of checksums; None, if it is missing or damaged."""
     try:
@@ -77,9 +111,16 @@ def _read(place: Path) -> dict[str, Any] | None:
         whole = all(isinstance(value, str) for value in files.values()) and all(
             isinstance(held["bytes"], int) and isinstance(held["sha256"], str) for held in logs.values()
         )
+        if written.keys() != {"files", "logs"}:  # those of earlier versions have no checksum of themselves
+            whole = whole and written["sum"] == _of_itself({"files": files, "logs": logs})
         return {"files": dict(files), "logs": dict(logs)} if whole else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _of_itself(content: Mapping[str, Any]) -> str:
+    """The checksum of the checksums."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sum(file: Path, size: int | None = None) -> str:

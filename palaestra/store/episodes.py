@@ -30,8 +30,10 @@ from palaestra.data import (
     Trajectory,
 )
 from palaestra.data.trajectory import MARKS, Picture, digest_of
+from palaestra.errors import described
+from palaestra.store.checksums import log_fault
 from palaestra.store.folder import TRAJECTORIES, RunFolder
-from palaestra.store.lines import STEP, JsonLines
+from palaestra.store.lines import OF_OTHER_FORM, STEP, JsonLines, damaged
 
 
 class EpisodeLog:
@@ -47,16 +49,38 @@ class EpisodeLog:
             self.lines.append({STEP: step, "name": name, "trajectory": to_json(trajectory)}, sort=False)
 
     def read(self) -> list[tuple[int, str, Trajectory]]:
-        """All episodes, as (iteration, name, trajectory)."""
-        return [(line[STEP], line["name"], from_json(line["trajectory"])) for line in self.lines.read()]
+        """All episodes, as (iteration, name, trajectory). Raises: RunFolderError, if a line is damaged."""
+        episodes = []
+        for number, line in enumerate(self.lines.read(), start=1):
+            try:
+                episodes.append((int(line[STEP]), str(line["name"]), from_json(line["trajectory"])))
+            except OF_OTHER_FORM as error:
+                raise damaged(self.lines.path, number, f"it is no episode ({described(error)})") from error
+        return episodes
 
     def truncate(self, step: int) -> None:
         """Remove the episodes after iteration `step`."""
         self.lines.truncate(step)
 
+    def salvage(self, step: int, place: Path) -> list[str]:
+        """As `truncate`, but leave out lines that are no episodes. Returns what is wrong, a sentence for each fault.
+
+        Args:
+            place: the checkpoint after iteration `step`, which has a checksum of the log.
+        """
+        changed = log_fault(place, self.lines.path.parent, TRAJECTORIES)
+        lost = self.lines.salvage(step, _is_episode)
+        return [*filter(None, (changed, lost and f"{TRAJECTORIES}: {lost}"))]
+
     def drop(self, step: int, name: str) -> None:
         """Remove the episodes of this iteration with this name."""
         self.lines.keep(lambda line: (line[STEP], line["name"]) != (step, name))
+
+
+def _is_episode(line: Mapping[str, Any]) -> bool:
+    """Whether a line of the log can be read. Raises: one of `OF_OTHER_FORM`, if not."""
+    from_json(line["trajectory"])
+    return isinstance(line.get("name"), str)
 
 
 def to_json(trajectory: Trajectory, *, timed: bool = False) -> dict[str, Any]:

@@ -13,6 +13,7 @@ It has these files:
       report.html            kept current while the run goes on
       result.json            the closing line; it is there once the run has ended
       ahead.jsonl            episodes that were played ahead of the updates
+      NAME.jsonl.damaged     a log as it was, if a resume had to leave out lines of it
       .former/               the run that a new one replaces, until the new one has begun
       .lock                  the pid of the process that trains into the folder, as long as it does
 """
@@ -23,7 +24,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ from palaestra.store.atomic import (
 )
 from palaestra.store.checksums import write_sums
 from palaestra.store.json_text import to_document
+from palaestra.store.lines import DAMAGED
 from palaestra.store.lock import unless_written
 from palaestra.trust import SIGNATURE, sign
 
@@ -55,9 +57,11 @@ CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 RESULT = "result.json"
 JOURNAL = "ahead.jsonl"
-NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL, SIGNATURE)
+NAMES = (RECIPE, METRICS, TIMINGS, EVALUATIONS, TRAJECTORIES, CHECKPOINTS, REPORT, RESULT, JOURNAL, SIGNATURE,
+         *(f"{log}{DAMAGED}" for log in (TIMINGS, TRAJECTORIES, JOURNAL)))  # fmt: skip
 FORMER = ".former"
-DAMAGED = ".damaged"  # behind the name of a checkpoint that is set aside
+DECISIVE = (METRICS, EVALUATIONS)  # logs that a run reads when it continues, so their damage matters
+OTHER_FORM = "it is not a resolved recipe, in which each key has a `value` and an `origin`"
 
 _SIGNS_OF_A_RUN = (RECIPE, METRICS, CHECKPOINTS)
 
@@ -161,6 +165,27 @@ class RunFolder:
                 remedy="Name a folder that `palaestra train` has written.",
             ) from error
 
+    def read_recipe(self) -> dict[str, dict[str, Any]]:
+        """The entries of `recipe.json`: key → its value and origin.
+
+        Raises: RunFolderError, if the file is missing, or has another form.
+        """
+        try:
+            entries = json.loads((self.path / RECIPE).read_text(encoding="utf-8"))
+            fault = "" if is_recipe(entries) else OTHER_FORM
+        except FileNotFoundError:
+            fault = "the file is missing"
+        except (OSError, ValueError, RecursionError) as error:
+            fault = f"it cannot be read: {error}"
+        if fault:
+            raise RunFolderError(
+                where=str(self.path / RECIPE),
+                what=f"{fault}.",
+                remedy="Copy the file back. Or name the recipe that was trained: "
+                f"`palaestra train RECIPE run={self.path} --resume` continues the run and writes the file anew.",
+            )
+        return dict(entries)
+
     # ---- the run that is replaced ---------------------------------------------------------------------
     @property
     def replaces(self) -> bool:
@@ -190,15 +215,19 @@ class RunFolder:
         return self.path / CHECKPOINTS / f"step-{step:06d}"
 
     @contextmanager
-    def write_checkpoint(self, step: int) -> Iterator[Path]:
+    def write_checkpoint(self, step: int, logs: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[Path]:
         """Give a folder to fill, as in `with folder.write_checkpoint(10) as place:`. Then it becomes the checkpoint.
 
         It gets the checksums of its files, and of the logs of metrics and evaluations.
+
+        Args:
+            logs: checksums of further logs, as `GrowingSum.now` gives them, by name.
+
         Raises: RunFolderError, if the disk is full. Earlier checkpoints are intact.
         """
         with folder_atomic(self.checkpoint(step)) as place:
             yield place
-            write_sums(place, (self.path / METRICS, self.path / EVALUATIONS))
+            write_sums(place, [self.path / name for name in DECISIVE], logs)
 
     def set_aside_after(self, step: int) -> None:
         """Rename the checkpoints after iteration `step` to `step-….damaged`, so that no run continues from them."""
@@ -228,6 +257,18 @@ class RunFolder:
             match = re.fullmatch(r"step-(\d{6,})", place.name)
             if match and place.is_dir():
                 yield int(match[1]), place
+
+
+def is_recipe(entries: object) -> bool:
+    """Whether this has the form of a `recipe.json`."""
+    return isinstance(entries, Mapping) and all(_is_entry(entry) for entry in entries.values())
+
+
+def _is_entry(entry: object) -> bool:
+    if not (isinstance(entry, Mapping) and "value" in entry and isinstance(entry.get("origin"), str)):
+        return False
+    folders = entry.get("folders", [])
+    return isinstance(folders, list | tuple) and all(isinstance(one, str) for one in folders)
 
 
 def _occupied(folder: RunFolder) -> RunFolderError:

@@ -53,11 +53,21 @@ class MetricsLog:
         """Write the evaluation after iteration `step`. The evaluation before the first iteration has step 0."""
         self._last = plain(self._append(self.evaluations, step, values))
 
-    def truncate(self, step: int) -> None:
-        """Remove the lines after iteration `step`, when a run resumes from its checkpoint."""
-        for log in (self.metrics, self.timings, self.evaluations):
-            log.truncate(step)
+    def truncate(self, step: int) -> str:
+        """Remove the lines after iteration `step`, when a run resumes from its checkpoint.
+
+        Returns: what `timings.jsonl` lacks, whose damage ends no run; empty, if it lacks nothing.
+        Raises: RunFolderError, if a line of another log is damaged.
+        """
+        self.metrics.truncate(step)
+        self.evaluations.truncate(step)
         self._last = None
+        fault = self.timings.salvage(step, lambda _: True)
+        if not fault:
+            timed = {line[STEP] for line in self.timings.read()}
+            lacking = sum(line[STEP] not in timed for line in self.metrics.read())
+            fault = f"it lacks {lacking} iterations" if lacking else ""
+        return f"{TIMINGS}: {fault}" if fault else ""
 
     def sync(self) -> None:
         """Wait until the lines are on the disk. Only a power cut could lose them before that, a kill could not."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -23,7 +24,9 @@ from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import declared, register
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
-from palaestra.store.journal import Journal, name_of
+from palaestra.store.folder import JOURNAL
+from palaestra.store.journal import Journal, name_of, play_from_json, play_to_json
+from palaestra.terminal import say
 from palaestra.training.collector import Collector
 from palaestra.training.settings import RunSettings
 
@@ -226,17 +229,32 @@ class AsyncCollector(Experience):
             obsolete = self._journal.groups if self._obsolete is None else self._obsolete
             self._journal.keep(self._journal.groups - (obsolete - self._groups.keys()))
             self._obsolete, self._taken = self._taken, set()
-            return {"planned": self._planned, "groups": {g.name: g.batch for g in self._groups.values()}}
+            return {
+                "planned": self._planned,
+                "groups": {g.name: g.batch for g in self._groups.values()},
+                "journal": self._journal.identity,
+                "plays": json.dumps([[play_to_json(play) for play in g.plays] for g in self._groups.values()]),
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Start the unfinished groups again. Episodes in the journal are not played twice."""
+        """Start the unfinished groups again. Episodes in the journal are not played twice.
+
+        A line on the terminal says what the journal lacks. It is played again.
+        """
+        identity = state.get("journal")  # checkpoints of earlier versions have none
+        if identity is not None and not self._journal.belongs_to(identity):
+            say(f"{JOURNAL} is missing, damaged, or of another run; its episodes are played again")
+        elif self._journal.left_out:
+            say(f"{JOURNAL}: {self._journal.left_out} of its lines are damaged; their episodes are played again")
         self._start()
         self._planned = int(state["planned"])
         before = {play.group for batch, plays in self._journal.plans.items() if batch < self._planned for play in plays}
         self._obsolete = before - state["groups"].keys()
+        held = [[play_from_json(play) for play in plays] for plays in json.loads(state.get("plays", "[]"))]
+        of_group = {plays[0].group: plays for plays in held}
         for name, batch in state["groups"].items():
-            plays = [play for play in self._journal.plans.get(batch, []) if play.group == name]
-            if plays:
+            planned = [play for play in self._journal.plans.get(batch, []) if play.group == name]
+            if plays := planned or of_group.get(name):
                 self._submit(batch, plays)
 
     # ---- plan -----------------------------------------------------------------------------------------------

@@ -20,12 +20,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from palaestra.data.protocols import StatefulPart
-from palaestra.errors import CheckpointError, PalaestraError
+from palaestra.errors import CheckpointError, PalaestraError, RunFolderError
 from palaestra.models.devices import on_cpu
 from palaestra.models.sharding import load_weights, whole
 from palaestra.models.weight_files import save_weights
-from palaestra.store.checksums import SUMS, file_fault, log_fault
-from palaestra.store.folder import CHECKPOINTS, METRICS, RunFolder
+from palaestra.store.checksums import SUMS, cut_logs, file_fault, log_fault
+from palaestra.store.folder import CHECKPOINTS, DECISIVE, METRICS, RunFolder
+from palaestra.store.json_text import plain
+from palaestra.store.lines import JsonLines
 from palaestra.store.metrics import read
 
 STATE = "state.json"
@@ -43,6 +45,7 @@ class RunState:
         learners: by name; the stages' parts with state are among them.
         others: further objects with `state_dict`, by name, such as a sampler or a runner with suspended episodes.
         guard, panel: the run's `Guard` and `Panel`, whose states are JSON values.
+        recipe: key of the recipe → its value, as `recipe_values` gives them.
     """
 
     policies: Mapping[str, Any]
@@ -51,6 +54,7 @@ class RunState:
     others: Mapping[str, Any] = field(default_factory=dict)
     guard: Any = None
     panel: Any = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def with_weights(self) -> dict[str, Any]:
@@ -75,12 +79,23 @@ def as_loaded(policy: Any) -> bool:
     return policy.source is not None and not policy.trainable and policy.version == 0
 
 
-def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: Mapping[str, float], keep: int) -> None:
+def save_checkpoint(
+    folder: RunFolder,
+    step: int,
+    state: RunState,
+    *,
+    counters: Mapping[str, float],
+    keep: int,
+    logs: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
     """Write a checkpoint, then remove the oldest ones so that `keep` remain.
+
+    Args:
+        logs: checksums of further logs, see `RunFolder.write_checkpoint`.
 
     Raises: RunFolderError, for instance on a full disk; the earlier checkpoints do not change then.
     """
-    with folder.write_checkpoint(step) as place:
+    with folder.write_checkpoint(step, logs) as place:
         for name, module in state.modules:
             save_weights(_tensors(module), place / f"{name}.safetensors")
         for name, held in (*state.learners.items(), *state.others.items()):
@@ -91,6 +106,8 @@ def save_checkpoint(folder: RunFolder, step: int, state: RunState, *, counters: 
             for name, policy in state.with_weights.items()
         }
         content = {"step": step, "counters": dict(counters), "policies": described, SUMS: True}
+        if state.recipe:
+            content["recipe"] = dict(state.recipe)
         if state.guard is not None:
             content["guard"] = state.guard.state_dict()
         if state.panel is not None:
@@ -157,7 +174,7 @@ def newest_intact(folder: RunFolder, *, logs: bool) -> tuple[Path | None, list[s
     passed: list[str] = []
     for step in reversed(folder.checkpoint_steps()):
         place = folder.checkpoint(step)
-        fault = damage(place) or (log_fault(place, folder.path) if logs else None)
+        fault = damage(place) or (log_fault(place, folder.path, *DECISIVE) if logs else None)
         if fault is None:
             return place, passed
         passed.append(f"{place}: {fault}")
@@ -177,8 +194,11 @@ def continued_from(folder: RunFolder, *, say: Callable[[str], object]) -> Path |
     Args:
         say: gets a line for each checkpoint that is set aside, and one more.
 
-    Raises: CheckpointError, if none of the checkpoints can be used, or if they are gone.
+    Raises: CheckpointError, if none of the checkpoints can be used, or if they are gone; RunFolderError, if a log
+        cannot be read.
     """
+    for name in DECISIVE:
+        JsonLines(folder / name).refuse_unreadable()
     place, passed = newest_intact(folder, logs=True)
     done = len(read(folder / METRICS)) if place is None else 0
     if done:  # a run writes its first checkpoint before its first iteration
@@ -191,8 +211,42 @@ def continued_from(folder: RunFolder, *, say: Callable[[str], object]) -> Path |
         say(f"not used: {line}")
     if place is not None and passed:
         folder.set_aside_after(read_state(place)["step"])
+        cut_logs(place, folder.path, *DECISIVE)  # a line of this iteration may be damaged, too
         say(f"continued from an earlier checkpoint, {place}; what came after it is done again")
     return place
+
+
+def recipe_values(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Key of a resolved recipe → its value as JSON has it. The folders of a run do not count."""
+    return {key: plain(entry["value"]) for key, entry in entries.items() if key not in ("run", "warm_start.keep")}
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences of two resolved recipes: `training.iterations 100 -> 200`."""
+    return differences(recipe_values(before), recipe_values(now))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The differences of the values of two recipes."""
+    return [
+        f"{key} {before.get(key)} -> {now.get(key)}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+
+
+def former_recipe(folder: RunFolder, place: Path, *, say: Callable[[str], object]) -> dict[str, Any]:
+    """The values of the recipe at a checkpoint. Checkpoints of earlier versions lack them: then those of recipe.json.
+
+    Args:
+        say: gets a line, if recipe.json cannot be read.
+    """
+    try:
+        there = recipe_values(folder.read_recipe())
+    except RunFolderError as error:
+        say(f"{error.where}: {error.what} It is written anew.")
+        there = {}
+    return dict(read_state(place).get("recipe", there))
 
 
 def damage(place: Path) -> str | None:
@@ -259,7 +313,8 @@ def _wrong_in(written: Any) -> str:
     """What a description lacks; empty, if nothing."""
     if not isinstance(written, dict):
         return "it is no JSON object"
-    kinds = {"step": (int,), "counters": (dict,), "policies": (dict,), "guard": (dict, type(None)), "panel": (dict,)}
+    kinds = {"step": (int,), "counters": (dict,), "policies": (dict,), "guard": (dict, type(None)), "panel": (dict,),
+             "recipe": (dict,)}  # fmt: skip
     for key, kind in kinds.items():
         if key not in written and key in ("step", "counters", "policies"):
             return f"`{key}` is missing"

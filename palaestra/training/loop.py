@@ -187,11 +187,12 @@ class Trainer:
         self.progress.evaluation(self.step, evaluation)
 
     def resume(self, place: Path) -> None:
-        """Continue from a checkpoint. Later lines are removed from the logs."""
+        """Continue from a checkpoint. Later lines leave the logs; damage of those that only inform is said."""
         self.step, self.counters = load_checkpoint(place, self.state)
         self.keeper.saved = self.step
-        self.log.truncate(self.step)
-        self.episodes.truncate(self.step)
+        faults = [self.log.truncate(self.step), *self.episodes.salvage(self.step, place)]
+        for fault in filter(None, faults if self.setup.ranks.main else ()):  # other ranks have no such logs
+            self.progress.warn(f"{fault}; the run goes on, which does not need it")
         if self.log.last_evaluation.get("step", -1) < self.step:  # it was cut, and its episodes are played again
             self.episodes.drop(self.step, f"eval/{self.panel.name}")
         for line in self.log.metrics.read():

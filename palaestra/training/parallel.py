@@ -235,7 +235,9 @@ def _gathered(own: Sequence[Trajectory], ranks: Ranks) -> list[Trajectory]:
 
 def share_logs(folder: RunFolder, ranks: Ranks) -> None:
     """Give every rank the logs of rank 0, since a run decides by its last evaluation."""
-    logs = [folder / name for name in (METRICS, EVALUATIONS) if (folder / name).exists()]
+    if ranks.world == 1:
+        return
+    logs = [folder / name for name in (METRICS, EVALUATIONS) if (folder / name).is_file()]
     written = {log.name: log.read_text(encoding="utf-8", errors="replace") for log in logs}  # damaged lines go later
     for name, text in json.loads(ranks.texts(json.dumps(written))[0]).items():
         if not ranks.main:

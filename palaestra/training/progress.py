@@ -75,8 +75,11 @@ class Progress:
         The handler of a signal may call this while another line is being written. That line is then shown first, and
         only once.
         """
-        if self._quiet:
-            return
+        if not self._quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Show one line, even if the progress is quiet: something of the user's is damaged, or was replaced."""
         self._lines.append(text)
         while self._lines and not self._writing:
             self._writing = True

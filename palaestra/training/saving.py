@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from palaestra.data.ranks import Ranks
 from palaestra.errors import PalaestraError
 from palaestra.evaluation.report import write_report
-from palaestra.store.folder import RunFolder
+from palaestra.store.checksums import GrowingSum
+from palaestra.store.folder import TRAJECTORIES, RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.checkpoint import RunState, give_slices, save_checkpoint
 from palaestra.training.settings import TrainingSettings
@@ -63,6 +64,7 @@ class Keeper:
     ) -> None:
         self._folder, self._state, self._log, self._settings, self._ranks = folder, state, log, settings, ranks
         self._checkpoints, self._reports = Pace(*CHECKPOINT), Pace(*REPORT)
+        self._episodes = GrowingSum(folder / TRAJECTORIES)
         self.saved = -1
 
     def due(self, step: int, *, ended: bool) -> bool:
@@ -77,13 +79,20 @@ class Keeper:
         """Write a checkpoint of the state after iteration `step`. Raises: RunFolderError, as on a full disk."""
         self._log.sync()
         if self._ranks.main:
-            keep = self._settings.keep_checkpoints
-            self._checkpoints.run(
-                lambda: save_checkpoint(self._folder, step, self._state, counters=counters, keep=keep)
-            )
+            self._checkpoints.run(lambda: self._write(step, counters))
         elif self._ranks.in_step:
             give_slices(self._state)
         self.saved = step
+
+    def _write(self, step: int, counters: Mapping[str, float]) -> None:
+        save_checkpoint(
+            self._folder,
+            step,
+            self._state,
+            counters=counters,
+            keep=self._settings.keep_checkpoints,
+            logs={TRAJECTORIES: self._episodes.now()},
+        )
 
     def report(self, step: int, *, now: bool = False, ended: str = "") -> None:
         """Write the report, if it is time. A report that cannot be written ends no run.

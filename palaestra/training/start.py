@@ -18,11 +18,11 @@ from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.interruption import Stopped, exits_refused, stoppable
 from palaestra.registry import declared
-from palaestra.store.folder import RECIPE, RESULT, RunFolder
+from palaestra.store.folder import RESULT, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES
 from palaestra.training.async_collector import refuse_strategies
-from palaestra.training.checkpoint import RunState, continued_from
+from palaestra.training.checkpoint import RunState, continued_from, differences, former_recipe, recipe_values
 from palaestra.training.loop import Trainer
 from palaestra.training.memory import refuse_what_cannot_fit
 from palaestra.training.monitor import Panel, closing_line
@@ -109,19 +109,21 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         interruption = resources.enter_context(stoppable())
         interruption.notify = progress.note
         trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
+        trainer.state.recipe = recipe_values(recipe)
         trainer.interruption = interruption
         source, trained = trainer.setup.source, trainer.setup.trained.values()
         unread = [*trainer.experience.notes, *(source.notes if has(source, "notes") else ())]
         for line in dict.fromkeys([*unread, *(line for policy in trained for line in policy.notes)]):
             progress.note(line)
-        place = ranks.texts(str(continued_from(folder, say=progress.note) or ""))[0]
+        place = ranks.texts(str(continued_from(folder, say=progress.warn) or ""))[0]
         if place:
             _start_learners(trainer)
             share_logs(folder, ranks)
             trainer.resume(Path(place))
             progress.note(f"resumed {folder.path} at iteration {trainer.step}")
             if ranks.main:
-                for line in changes(folder.read_json(RECIPE), recipe):
+                former = former_recipe(folder, Path(place), say=progress.warn)
+                for line in differences(former, trainer.state.recipe):
                     progress.note(f"changed: {line}")
                 folder.write_recipe(recipe)
                 folder.discard(RESULT)
@@ -162,17 +164,6 @@ def _reported(trainer: Trainer) -> Iterator[None]:
     except BaseException as error:
         keeper.report(trainer.step, now=True, ended=f", ended by {type(error).__name__}")
         raise
-
-
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences of two resolved recipes: `training.iterations 100 -> 200`. The folders of a run do not count."""
-    places = ("run", "warm_start.keep")
-    values = [{key: entry["value"] for key, entry in recipe.items() if key not in places} for recipe in (before, now)]
-    return [
-        f"{key} {values[0].get(key)} -> {values[1].get(key)}"
-        for key in sorted({*values[0], *values[1]})
-        if values[0].get(key) != values[1].get(key)
-    ]
 
 
 def _trainer(

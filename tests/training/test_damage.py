@@ -26,10 +26,11 @@ from palaestra.errors import CheckpointError, PalaestraError, RunFolderError
 from palaestra.evaluation.runs import load_arm
 from palaestra.recipe import load
 from palaestra.store.checksums import SUMS, file_fault, log_fault
-from palaestra.store.folder import EVALUATIONS, METRICS, RECIPE, RunFolder
+from palaestra.store.folder import EVALUATIONS, METRICS, RECIPE, TRAJECTORIES, RunFolder
 from palaestra.training.checkpoint import damage, newest_intact, read_state
 from palaestra.training.start import train
 
+LOGS = (METRICS, EVALUATIONS, TRAJECTORIES)
 SMALL: dict[str, Any] = {
     "name": "small",
     "environment": {"echo": {"turns": 2}},
@@ -87,7 +88,7 @@ def test_1_every_flipped_bit_is_found(run: RunFolder, record_property: Callable[
     for _ in range(60):
         flip(place / SUMS, draw)
         changed = (place / SUMS).read_bytes()
-        same = damage(place) is None and log_fault(place, run.path) is None
+        same = damage(place) is None and log_fault(place, run.path, *LOGS) is None
         flipped += not same
         try:
             assert not same or json.loads(changed) == json.loads(content)
@@ -166,9 +167,9 @@ def test_3_logs_that_had_not_begun(run: RunFolder, original: Path) -> None:
     run.set_aside_after(0)
     with run.write_checkpoint(0) as place:
         (place / "state.json").write_text(json.dumps({"step": 0, "counters": {}, "policies": {}, SUMS: True}))
-    assert log_fault(place, run.path) is None and newest_intact(run, logs=True) == (run.checkpoint(0), [])
+    assert log_fault(place, run.path, *LOGS) is None and newest_intact(run, logs=True) == (run.checkpoint(0), [])
     (run / METRICS).write_text("{}\n")
-    assert log_fault(run.checkpoint(0), run.path) is None
+    assert log_fault(run.checkpoint(0), run.path, *LOGS) is None
 
 
 def test_3_later_lines_that_are_damaged_go(run: RunFolder, original: Path) -> None:
@@ -299,7 +300,8 @@ def test_7_readers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_7_a_line_without_an_iteration(run: RunFolder) -> None:
-    without_sums(run.checkpoint(3))
+    for step in (1, 2, 3):
+        without_sums(run.checkpoint(step))
     (run / METRICS).write_text('{"reward/mean": 1.0}\n')
     with pytest.raises(RunFolderError, match="`step` is no whole number"):
         load_arm("a", [run])

@@ -15,6 +15,7 @@ import palaestra
 from palaestra.commands import tables
 from palaestra.commands.extras import requirements, version, way_out
 from palaestra.tools.sandbox import Found, detect
+from palaestra.tools.sandbox.choosing import ANY_PROGRAM
 
 EXTRAS = {
     "envs": "TextWorld, OpenSpiel, PettingZoo, TextArena, reasoning-gym, ScienceWorld",
@@ -62,9 +63,12 @@ def _device() -> str:
 
 
 def _strongest(sandboxes: Sequence[Found]) -> str:
-    """The sandboxes that can run code written by a model."""
-    able = [one.name for one in sandboxes if one.guarantees and one.guarantees.isolation == "isolation"]
-    return f"{', '.join(able)} (isolation)" if able else "none that isolates: code that a model wrote will not run"
+    """The sandboxes that can run code written by a model, as `choose` takes them."""
+    isolating = [one.name for one in sandboxes if one.guarantees and one.guarantees.isolation == "isolation"]
+    able = [name for name in isolating if name in ANY_PROGRAM]
+    narrow = "".join(f"; {name} (isolation) runs WebAssembly only" for name in isolating if name not in ANY_PROGRAM)
+    state = f"{', '.join(able)} (isolation)" if able else "none that isolates: code that a model wrote will not run"
+    return f"{state}{narrow}"
 
 
 def _sandboxes(sandboxes: Sequence[Found]) -> Table:
@@ -76,7 +80,8 @@ def _sandboxes(sandboxes: Sequence[Found]) -> Table:
             table.add_row(found.name, "not available", escape(found.reason))
         else:
             missed = ", ".join(sorted(claims.misses)) or "faults of what it shares with the host"
-            table.add_row(found.name, "NO isolation" if claims.isolation == "none" else "isolation", missed)
+            level = "NO isolation" if claims.isolation == "none" else "isolation"
+            table.add_row(found.name, level if found.name in ANY_PROGRAM else f"{level}, WebAssembly only", missed)
     return table
 
 

@@ -75,7 +75,7 @@ class WorkFolder:
 
     def write(self, path: str, content: str | bytes) -> None:
         """Write a file and the folders it needs. Raises: ToolError, also if the folder would grow too large."""
-        parts, data = _parts(path), content.encode() if isinstance(content, str) else bytes(content)
+        parts, data = _parts(path), _encoded(content, "the text") if isinstance(content, str) else bytes(content)
         with self._lock:
             self._write(path, parts, data)
 
@@ -233,7 +233,7 @@ def file_tools(folder: WorkFolder) -> list[Tool]:
                 how = "is empty" if not old else "does not occur" if not count else f"occurs {count} times"
                 raise ToolError(f"`old` {how} in {path!r}; it must occur exactly once")
             line = text[: text.index(old)].count("\n") + 1
-            return text.replace(old, new).encode()
+            return _encoded(text.replace(old, new), "`new`")
 
         folder.replace(path, changed)
         return f"changed {path} at line {line}"
@@ -248,10 +248,19 @@ def _decoded(content: bytes, path: str) -> str:
         raise ToolError(f"{path!r} is no text") from None
 
 
+def _encoded(text: str, name: str) -> bytes:
+    """The text as UTF-8. Raises: ToolError, for half of a character (a lone surrogate), which UTF-8 cannot hold."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise ToolError(f"{name} has half of a character, {half!r}, which no file can hold: leave it out") from None
+
+
 def _parts(path: str) -> tuple[str, ...]:
     pure = PurePosixPath(path)
     if not path or "\0" in path or pure.is_absolute() or ".." in pure.parts or not pure.parts:
         raise ToolError(f"{path!r} is not inside the work folder: give a relative path without `..`")
-    if any(len(part.encode()) > 200 for part in pure.parts) or len(pure.parts) > 20:
+    if any(len(_encoded(part, "the path")) > 200 for part in pure.parts) or len(pure.parts) > 20:
         raise ToolError(f"the path {path[:40]!r}… is too long")
     return pure.parts

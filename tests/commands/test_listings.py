@@ -12,6 +12,7 @@ import pytest
 
 from palaestra.commands import doctor, extras
 from palaestra.registry import names
+from palaestra.tools.sandbox import Found, Guarantees, Threat
 from tests.commands.conftest import Command
 
 
@@ -109,6 +110,24 @@ def test_4_check(palaestra: Command, tmp_path: Path) -> None:
 def test_5_doctor(palaestra: Command) -> None:
     text = "\n".join(palaestra("doctor").out)
     assert all(word in text for word in ("palaestra", "device: ", "sandbox: ", "torch", "lora", "bwrap", "java"))
+
+
+def test_5_the_sandboxes(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolating = {
+        name: Found(name=name, guarantees=Guarantees(backend=name, isolation="isolation", stops=frozenset(Threat)))
+        for name in ("bubblewrap", "wasmtime")
+    }
+
+    def told(*names: str) -> str:
+        monkeypatch.setattr(doctor, "detect", lambda: [isolating[name] for name in names])
+        out = " ".join(" ".join(palaestra("doctor").out).split())
+        return out[out.index("sandbox:") : out.index(" Core")]
+
+    none = "none that isolates: code that a model wrote will not run"  # as `choose` says then
+    narrow = "; wasmtime (isolation) runs WebAssembly only"
+    assert told() == f"sandbox: {none}"
+    assert told("wasmtime") == f"sandbox: {none}{narrow}"
+    assert told("bubblewrap", "wasmtime") == f"sandbox: bubblewrap (isolation){narrow}"
 
 
 def test_5_the_device(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:

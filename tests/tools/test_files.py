@@ -86,6 +86,17 @@ def test_4_faults(folder: WorkFolder) -> None:
         WorkFolder(max_kb=0)
 
 
+@pytest.mark.parametrize("half", ["\ud800", "\udc80"])
+def test_4_half_of_a_character(folder: WorkFolder, half: str) -> None:
+    refused = f"has half of a character, {half!r}, which no file can hold: leave it out"
+    for path in (f"a{half}", f"deep{half}/b.py"):
+        assert use(folder, "read_file", path=path) == f"error: the path {refused}"
+        assert use(folder, "write_file", path=path, text="x") == f"error: the path {refused}"
+    assert use(folder, "write_file", path="new", text=half) == f"error: the text {refused}"
+    assert use(folder, "replace_in_file", path="a.txt", old="one", new=half) == f"error: `new` {refused}"
+    assert use(folder, "list_files") == "a.txt (14)\ndeep/b.py (6)"
+
+
 def test_5_closing_removes() -> None:
     folder = WorkFolder({"a": "x"})
     folder.close()

@@ -78,6 +78,6 @@ def choose(*, require: str = "isolation", backend: str = "auto", **options: Any)
     raise PalaestraError(
         where=f"sandbox.require: {require}, backend: {backend}",
         what="no sandbox here is strong enough.",
-        options=[name for name in BACKENDS if name != "subprocess"],
+        options=[name for name in ANY_PROGRAM if name != "subprocess"],
         remedy="\n".join(reasons) + '\nFor code that you trust completely, set `require` to "none".',
     )

@@ -44,6 +44,7 @@ def test_2_nothing_weaker(nothing_installed: None) -> None:
     assert "bubblewrap: the program `bwrap` is not installed." in text  # rule 3
     assert "apt install bubblewrap" in text
     assert "subprocess: it does not isolate." in text
+    assert "Candidates: bubblewrap, docker.\n" in text  # not wasmtime, which runs WebAssembly only
     with pytest.raises(PalaestraError, match="no sandbox here is strong enough"):
         choose(require="isolation", backend="subprocess")
     with pytest.raises(PalaestraError, match="`bwrap` is not installed"):

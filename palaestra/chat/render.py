@@ -16,6 +16,7 @@ from palaestra.chat.places import PLACE, placed
 from palaestra.chat.quoting import Quoting
 from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.tags import BLIND, TagRenderer, Tools, refuse_images, text_of
+from palaestra.chat.template_limits import bound_templates
 from palaestra.chat.template_tools import (
     Support,
     call_in_words,
@@ -115,6 +116,7 @@ class ChatRenderer:
     def __init__(
         self, tokenizer: Any, *, stop: Iterable[int] = (), pictures: PictureReader | None = None, blind: str = BLIND
     ) -> None:
+        bound_templates()
         self._tokenizer = tokenizer
         self._next = lru_cache(maxsize=50_000)(self._next_plain)
         # Some templates of models that see images read only contents that are lists of parts.
@@ -152,6 +154,8 @@ class ChatRenderer:
             dialogue = [_in_parts(message) if parts else message for message in [*PAST, user("x")]]
             try:
                 written = str(self._tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True))
+            except EpisodeFailure:  # it has no end
+                raise
             except Exception as error:  # a template may raise anything
                 fault = f"{type(error).__name__}: {error}"
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from palaestra.algebra import Credit
 from palaestra.bound import BoundPart
-from palaestra.columns import CREDIT, is_computed
+from palaestra.columns import CREDIT, FROM_EPISODES, OF_TOKENS, ability_of, is_computed, is_output
 from palaestra.data import Iteration, StepTable
 from palaestra.data.protocols import StatefulPart, complete
 from palaestra.errors import ContractError, InvalidData, RecipeError
-from palaestra.registry import registration
+from palaestra.registry import declared, registration
 
 Estimator = Callable[..., Any]
 
@@ -84,6 +84,56 @@ class Stages:
         gives = {*CREDIT, *(column for part in self.advantage for column in part.part.writes or ())}
         readers = [*self.weights, *(part for parts in self.updates.values() for part in parts)]
         return any(part.reads is None or not gives.isdisjoint(part.reads) for part in readers)
+
+    @property
+    def running(self) -> tuple[BoundPart, ...]:
+        """The parts that run: every part with its updates, without estimators whose columns nobody reads."""
+        idle = [] if self.reads_advantage else [part for part in self.advantage if part.state is None]
+        every = (*self.all, *(part for parts in self.updates.values() for part in parts))
+        return tuple(part for part in every if not any(part is other for other in idle))
+
+
+def refuse_missing_columns(
+    stages: Stages, environment: BoundPart, source: Any, *, others: Sequence[BoundPart], outputs: Collection[str]
+) -> list[str]:
+    """Refuse a part that reads a column which the environment, with its options, does not give.
+
+    The class of an environment names in `provides` the columns that its episodes may have. An object may name fewer.
+
+    Args:
+        source: an object of the environment. others: parts that may give columns and are no stages. outputs: of the
+            policies.
+
+    Returns: a line, if the environment names no columns, so that only the first episodes show what is missing.
+    Raises: RecipeError.
+    """
+    possible, given = declared(environment.part.target, "provides"), declared(source, "provides")
+    provided = {column for part in (*stages.all, *others) for column in declared(part.part.target, "provides") or ()}
+    unknown: dict[str, str] = {}
+    for part in stages.running:
+        written = {column for other in stages.running if other is not part for column in other.part.writes or ()}
+        reads = {"state_key" if column == "next_key" else column for column in part.reads or ()}
+        reads -= FROM_EPISODES | OF_TOKENS | {*CREDIT} | provided | written | {*outputs}
+        for column in sorted(column for column in reads if _is_of_environments(column)):
+            if given is None:
+                unknown.setdefault(column, part.name)
+            elif column not in given and (possible is None or column in possible):
+                slot = part.part.slot
+                raise RecipeError(
+                    where=f"{slot}: {part.name}",
+                    what=f"it reads the column `{column}`, and environment `{environment.name}` gives none with its "
+                    "options.",
+                    remedy="Change the options of the environment, or use a part that does not need the column "
+                    f"(`palaestra methods --slot {slot} --without {column}` lists all).",
+                )
+    if not unknown:
+        return []
+    told = ", ".join(f"`{column}` ({reader})" for column, reader in unknown.items())
+    return [f"environment `{environment.name}` has no `provides`: only its episodes show whether it gives {told}"]
+
+
+def _is_of_environments(column: str) -> bool:
+    return not (column.endswith("?") or ability_of(column) or is_output(column) or is_computed(column))
 
 
 def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:

@@ -37,7 +37,7 @@ from palaestra.training.parallel import (
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup, refuse_other_probabilities
-from palaestra.training.stages import Stages, started
+from palaestra.training.stages import Stages, refuse_missing_columns, started
 from palaestra.training.warm_start import Clones, demonstrated, kept_line, warm_start
 
 
@@ -113,6 +113,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
         trainer.interruption = interruption
         source, trained = trainer.setup.source, trainer.setup.trained.values()
         unread = [*trainer.experience.notes, *(source.notes if has(source, "notes") else ())]
+        unread += _missing_columns(trainer)
         for line in dict.fromkeys([*unread, *(line for policy in trained for line in policy.notes)]):
             progress.note(line)
         place = ranks.texts(str(continued_from(folder, say=progress.warn) or ""))[0]
@@ -221,6 +222,16 @@ def _trainer(
 def _run_by(learners: Sequence[BoundPart], settings: RunSettings, policy: str) -> list[BoundPart]:
     """The parts that the learners run in their updates of this policy: its loss and regularizers."""
     return [part for learner in learners if (runs := declared(learner, "runs")) for part in runs(settings, policy)]
+
+
+def _missing_columns(trainer: Trainer) -> list[str]:
+    """What `refuse_missing_columns` says of this run."""
+    settings, policies = trainer.settings, trainer.setup.policies.values()
+    giving = [settings.rollout.runner, settings.program, settings.experience, *settings.strategy]
+    giving += [role.context for role in settings.agents.values()]
+    outputs = {output for policy in policies for output in policy.outputs}
+    source, environment = trainer.setup.source, settings.environment
+    return refuse_missing_columns(trainer.stages, environment, source, others=giving, outputs=outputs)
 
 
 def _frozen(policy: Any) -> Any:

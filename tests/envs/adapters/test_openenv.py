@@ -2,7 +2,8 @@
 (3) a single field is written as it is, several as a call; (4) rewards, ends, legal choices; (5) an unreadable answer
 changes nothing; (6) a lost server fails the episode, not the run; (7) bad options are refused; (8) the tools of an MCP
 environment are listed and called, in process and over a server, and their errors and images are shown;
-(9) the expert is a function of one's own.
+(9) the expert is a function of one's own; (10) metadata beside other fields is kept, and the success that it tells
+counts without `success_at`.
 """
 
 from __future__ import annotations
@@ -86,6 +87,13 @@ class Move(Action):
     x: int
     y: int = 0
     kind: Literal["walk", "jump"] = "walk"
+
+
+class Telling(Guess):
+    def step(self, action: Number, timeout_s=None, **kwargs):
+        seen = super().step(action)
+        seen.metadata = {"hint": "think", "is_success": action.number == self.secret}
+        return seen
 
 
 class Board(Environment):
@@ -357,10 +365,15 @@ def test_bad_options_are_refused(file: Path) -> None:  # rule 7
         ({"env": f"{file}:Vague"}, ContractError, "the type of its actions"),
         ({"env": f"{file}:Board", "field": "z"}, RecipeError, "no field `z`"),
         ({"env": f"{file}:Board", "legal": "choices"}, RecipeError, "several fields"),
+        ({"env": f"{file}:Board", "options": {"size": 3}}, RecipeError, "`size`"),
     ]
     for options, kind, message in bad:
         with told(kind, message):
             OpenEnv(**options)
+    for wrong in ({"show": ("sayd",)}, {"show": ("said",), "legal": "choises"}):
+        unknown = OpenEnv(env=f"{file}:Guess", **wrong)
+        with told(RecipeError, "no field"):
+            play(unknown, 9, 0)
     with pytest.raises(InvalidData, match="does not answer"):  # the message ends with the system's own words
         OpenEnv(url="http://127.0.0.1:1")
 
@@ -479,3 +492,13 @@ def test_the_predecessor_is_named(monkeypatch: pytest.MonkeyPatch, file: Path) -
     monkeypatch.setattr("palaestra.envs.adapters.openenv.links.installed", versions.get)
     with told(MissingExtra, "which `openenv` replaced"):
         OpenEnv(env=f"{file}:Guess")
+
+
+def test_metadata(file: Path, server: Server) -> None:  # rule 10
+    for success_at, success in ((None, False), (-1.0, True)):
+        env = OpenEnv(env=f"{file}:Telling", max_turns=1, success_at=success_at)
+        secret = next(n for n in range(8) if play(env, n)[1].terminated)
+        wrong, right = play(env, (secret + 1) % 8)[1], play(env, secret)[1]
+        assert wrong.info == {"hint": "think", "score": -0.1, "success": success}
+        assert right.info == {"hint": "think", "score": 1.0, "success": True}
+        assert wrong.last[AGENT].text.startswith("said: ") and "think" not in wrong.last[AGENT].text

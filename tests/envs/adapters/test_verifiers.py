@@ -3,7 +3,7 @@ prompts and rewards are the task's; (3) tools run as MCP servers on this machine
 each of them; (5) limits cut an episode off, unreadable calls are asked again, and an episode can be left unfinished;
 (6) training and evaluation share no row, and episodes at the same time do not mix; (7) errors of the taskset fail the
 episode; bad options are refused; (8) the model's address is on the loopback and needs its token, and the adapter uses
-nothing private of verifiers.
+nothing private of verifiers; (9) metrics of several seats are told apart; (10) a message with an image is refused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.envs.adapters import verifiers as verifiers_package
 from palaestra.envs.adapters.verifiers.endpoint import TOKEN
 from palaestra.envs.adapters.verifiers.machine import machine
-from palaestra.envs.adapters.verifiers.world import Verifiers
+from palaestra.envs.adapters.verifiers.world import Verifiers, _metrics, _refuse_images
 from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError, UnknownName
 from palaestra.testing import check_environment
 from tests.extras import needs
+from tests.messages import told
 
 pytestmark = needs("verifiers")
 
@@ -361,3 +362,15 @@ def test_the_seam_is_public() -> None:  # rule 8
         found for path in places for found in re.findall(r"\b(?:env|_env|inner|trace|event|vf)\._\w+", path.read_text())
     ]
     assert not private
+
+
+def test_metrics_of_several_seats() -> None:  # rule 9
+    runs = [("a", {"turns": 1, "late": None}), ("b", {"turns": 4, "fit": 0.5}), ("b", {"turns": 2})]
+    assert _metrics(runs) == {"metric/a/turns": 1.0, "metric/b/turns": 3.0, "metric/fit": 0.5}
+
+
+def test_images_are_refused() -> None:  # rule 10
+    fine = [{"role": "user", "content": [{"type": "text", "text": "look"}]}, {"role": "assistant", "content": None}]
+    _refuse_images(fine, "here")
+    with told(EpisodeFailure, "`image_url`"):
+        _refuse_images([*fine, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "here")

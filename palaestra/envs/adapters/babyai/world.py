@@ -94,6 +94,7 @@ class BabyAI(KeepsState[Any]):
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
+    provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
     vector_size: int = VIEW * VIEW * CELL + 4 + len(WORDS)

@@ -23,7 +23,6 @@ from palaestra.envs.adapters.rewards import Weights
 from palaestra.envs.adapters.spaces import (
     MASK,
     Visible,
-    has_text,
     how_to_write,
     in_space,
     in_words,
@@ -79,6 +78,8 @@ class GymnasiumEnvironment:
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot", "vector", "box")
+    # Columns of a table of its episodes. An object lists fewer, if its observations are real numbers or no goal is set.
+    provides: frozenset[str] = frozenset({"state_key", "outcome", "illegal"})
 
     def __init__(
         self,
@@ -120,6 +121,9 @@ class GymnasiumEnvironment:
         self._tells_success = goal is None and self._succeeded is None  # in `info`
         if goal is not None:
             self._succeeded = (lambda reward: reward > 0) if goal else None
+        self._exact = is_exact(self._visible.space)
+        lacking = {"outcome"} if goal is False else set()
+        self.provides = self.provides - (lacking if self._exact else lacking | {"state_key"})
         spec = self._environment.spec
         self._limit = max_turns or (spec.max_episode_steps if spec else None)
         self._last: Any = None
@@ -227,7 +231,7 @@ class GymnasiumEnvironment:
         key = None
         if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
             key = str(seen)
-        elif has_text(space) and is_exact(space):
+        elif self._exact:
             key = content_digest("gymnasium", text)
         return Observation(text=text, vector=vector, legal=self._names if legal is None else legal, state_key=key)
 

@@ -21,7 +21,15 @@ from urllib.parse import urlparse
 import pydantic
 
 from palaestra.envs.adapters.versions import TESTED, installed, note_version
-from palaestra.errors import ContractError, EpisodeFailure, InvalidData, MissingExtra, RecipeError, missing_extra
+from palaestra.errors import (
+    ContractError,
+    EpisodeFailure,
+    InvalidData,
+    MissingExtra,
+    RecipeError,
+    missing_extra,
+    nearest,
+)
 from palaestra.registry import part
 
 NAME = "openenv"
@@ -38,11 +46,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the environment answered: the observation's fields, the reward, and whether the episode is over."""
+    """What the environment answered: the observation's fields, the reward, and whether the episode is over.
+
+    Attributes:
+        metadata: of the observation, if it has fields beside it.
+    """
 
     fields: dict[str, Any]
     reward: float
     done: bool
+    metadata: dict[str, Any]
 
 
 class Link(Protocol):
@@ -70,10 +83,14 @@ def call_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 class Inside:
     """An environment in this process. Its class inherits from OpenEnv's Environment.
 
-    Raises: ContractError, if the class is another one or does not tell the type of its actions; UnknownName.
+    Args:
+        options: of `reset`.
+
+    Raises: ContractError, if the class is another one or does not tell the type of its actions; RecipeError, for an
+        option that `reset` does not take; UnknownName.
     """
 
-    def __init__(self, env: str, where: str) -> None:
+    def __init__(self, env: str, options: Mapping[str, Any], where: str) -> None:
         package()
         from openenv.core.env_server.interfaces import Environment
 
@@ -94,16 +111,19 @@ class Inside:
             name: getattr(type(self._object), f"{name}_async") is not getattr(Environment, f"{name}_async")
             for name in ("reset", "step")
         }
+        taken = inspect.signature(self._resetting).parameters
+        any_name = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        self._takes_seed = any_name or "seed" in taken
+        for name in options:
+            if not any_name and name not in taken:
+                known = nearest(name, taken) or list(taken)
+                what, remedy = f"its `reset` does not take the option `{name}`.", "Correct `options`."
+                raise RecipeError(where=where, what=what, options=known, remedy=remedy)
 
     async def reset(self, seed: int, options: Mapping[str, Any]) -> Shown:
         if self._closed:
             self._object, self._closed = self._make(), False
-        given = {"seed": seed, **options}
-        method = getattr(self._object, "reset_async" if self._async["reset"] else "reset")
-        taken = inspect.signature(method).parameters
-        if not any(one.kind is one.VAR_KEYWORD for one in taken.values()):
-            given = {name: value for name, value in given.items() if name in taken}
-        return await self._answer(method, **given)
+        return await self._answer(self._resetting, **({"seed": seed} if self._takes_seed else {}) | dict(options))
 
     async def step(self, fields: Mapping[str, Any]) -> Shown:
         try:
@@ -127,6 +147,10 @@ class Inside:
         if not self._closed:
             self._object.close()
         self._closed = True
+
+    @property
+    def _resetting(self) -> Any:
+        return getattr(self._object, "reset_async" if self._async["reset"] else "reset")
 
     @property
     def _stepping(self) -> Any:
@@ -206,10 +230,10 @@ class Connected:
             ) from error
 
 
-def connect(env: str | None, url: str | None, timeout_s: float, where: str) -> Link:
+def connect(env: str | None, url: str | None, options: Mapping[str, Any], *, timeout_s: float, where: str) -> Link:
     """A link to the class `env` or to the server at `url`. Raises: RecipeError, unless exactly one is given."""
     if env is not None and url is None:
-        return Inside(env, where)
+        return Inside(env, options, where)
     if url is not None and env is None:
         return Connected(url, timeout_s, where)
     what = "both `env` and `url` are set." if env else "neither `env` nor `url` is set."
@@ -234,8 +258,8 @@ def package() -> Any:
 
 def _shown(fields: dict[str, Any], reward: Any, done: Any) -> Shown:
     """What was answered. Metadata is shown if there is nothing else, as after the reset of an MCP environment."""
-    metadata = fields.pop("metadata", None) or {}
-    return Shown(fields or dict(metadata), float(reward or 0.0), bool(done))
+    metadata = dict(fields.pop("metadata", None) or {})
+    return Shown(fields or metadata, float(reward or 0.0), bool(done), metadata if fields else {})
 
 
 def _calls_tools(schema: Mapping[str, Any]) -> bool:

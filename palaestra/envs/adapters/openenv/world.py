@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from palaestra.data import Action, Observation, StepResult, Task, ToolCall
 from palaestra.data.abilities import without
+from palaestra.envs.adapters.infos import kept, succeeded
 from palaestra.envs.adapters.openenv.links import Link, Refused, Shown, call_of, connect
 from palaestra.envs.adapters.openenv.results import answer_of, rewarding, tools_of
 from palaestra.envs.kit.calls import results_of
@@ -19,7 +20,7 @@ from palaestra.envs.kit.panels import seeded_tasks
 from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import started
-from palaestra.errors import RecipeError
+from palaestra.errors import RecipeError, nearest
 from palaestra.options import Files
 from palaestra.registry import Positive, PositiveInt, part, register
 from palaestra.tools import Tool, Toolbox
@@ -42,7 +43,7 @@ class OpenEnv:
             one in the signature of `step`.
         url: instead of `env`, the address of an OpenEnv server, such as http://127.0.0.1:8000. Each episode needs a
             session, so the server must allow as many sessions as episodes run at once.
-        options: keyword arguments of `reset` besides `seed`.
+        options: keyword arguments of `reset` besides `seed`. A server does not say which ones it ignores.
         field: the field of the action that an answer fills: a text, a number or a choice. Other fields keep their
             defaults. None: the only field; if there are several, an answer is a call with all fields.
         format: how calls are written: json, tagged, code or words. A call is one of a tool of the environment, or of
@@ -54,7 +55,8 @@ class OpenEnv:
             three that it names, and returns a number. None: the environment's reward.
         expert: your own function, `path/to/file.py:function`, which is called with the fields of the latest observation
             and returns a ToolCall or the text of an answer. None: there is no expert.
-        success_at: the least sum of rewards of a success. None: episodes have a score only.
+        success_at: the least sum of rewards of a success. None: an episode is a success if the metadata of its last
+            observation tells `success` or `is_success`; otherwise it has a score only.
         max_turns: turns until the episode is cut off. Unreadable actions count.
         timeout_s: seconds to wait for a server's answer.
 
@@ -65,7 +67,7 @@ class OpenEnv:
     Not supported: actions with tensors; the production mode of servers, which has no rewards.
     If the environment ignores `seed`, a task does not determine its episode.
     Info: `score`, the sum of rewards; `success`; `calls` of tools; `invalid` for an answer that is no action. Such an
-    answer changes nothing but takes a turn.
+    answer changes nothing but takes a turn. Metadata beside other fields is kept.
     Raises: RecipeError; ContractError; InvalidData, if no server answers; MissingExtra, if openenv is not installed.
     """
 
@@ -91,13 +93,15 @@ class OpenEnv:
     ) -> None:
         self._where = f"environment openenv, {'env' if env else 'url'}: {env or url}"
         self._params = {"env": env or url, "options": options or {}}
-        self._link: Link = connect(env, url, timeout_s, self._where)
+        self._link: Link = connect(env, url, options or {}, timeout_s=timeout_s, where=self._where)
         self._show, self._legal, self._success_at, self._max_turns = show, legal, success_at, max_turns
         self._measure = rewarding(reward, f"{self._where}, reward")
         self._advise = None if expert is None else part("environment", expert, where=f"{self._where}, expert").target
         if self._advise is None:
             self.abilities = without(self.abilities, "expert")
         self._fields_now: dict[str, Any] = {}
+        self._metadata: dict[str, Any] = {}
+        self._known: set[str] = set()  # fields that observations have had
         refuse = Refusals(self._where)
         refuse.when(
             self._link.calls_tools and (field or legal),
@@ -122,6 +126,7 @@ class OpenEnv:
 
     async def reset(self, task: Task) -> StepResult:
         shown = await self._link.reset(task.seed % SEEDS, self._params["options"])  # type: ignore[arg-type]
+        self._know(shown)
         if self._link.calls_tools:
             self._box = Toolbox(tools_of(await self._link.tools(), self._where), format=self._format)
         self._turn, self._score, self._calls = 0, 0.0, 0
@@ -142,9 +147,13 @@ class OpenEnv:
         self._score += reward
         readable = fault is None and not (self._link.calls_tools and over and not self._calls)
         cut = not over and self._turn >= self._max_turns
-        info: dict[str, Any] = {"score": self._score} | ({"calls": self._calls} if self._link.calls_tools else {})
-        if self._success_at is not None and (over or cut):
-            info["success"] = self._score >= self._success_at
+        info = kept("openenv", self._metadata) | {"score": self._score}
+        if self._link.calls_tools:
+            info["calls"] = self._calls
+        if over or cut:
+            declared = succeeded(self._metadata)
+            success = declared if self._success_at is None else self._score >= self._success_at
+            info |= {} if success is None else {"success": success}
         return single(AGENT, seen, reward=reward, over=over, cut=cut, readable=readable, info=info)
 
     def close(self) -> None:
@@ -161,6 +170,8 @@ class OpenEnv:
     async def _act(self, action: Action) -> tuple[Observation, float, bool]:
         """Make one step of the environment. Raises: Refused."""
         shown = await self._link.step(self._fields(action))
+        self._know(shown)
+        self._refuse_unknown_fields()
         return self._observe(shown), await self._measure(shown), shown.done
 
     async def _call(self, action: Action) -> tuple[Observation, float, bool]:
@@ -177,7 +188,7 @@ class OpenEnv:
             self._calls += 1
             name = self._box.tools[call.name].call()  # the name that the environment knows it by
             shown = await self._link.step(call_of(name, call.arguments))
-            self._fields_now = shown.fields
+            self._know(shown)
             answer = answer_of(shown.fields, where=f"{self._where}, tool {name}")
             texts.append(answer["content"])
             pictures += answer.get("pictures", ())
@@ -208,8 +219,19 @@ class OpenEnv:
         declared = {"tools": self._box.declarations, "manual": told} if self._field is None else {}
         return observation_of(messages, legal=legal, instruction=told, **declared)
 
+    def _know(self, shown: Shown) -> None:
+        self._fields_now, self._metadata = shown.fields, shown.metadata
+        self._known |= shown.fields.keys()
+
+    def _refuse_unknown_fields(self) -> None:
+        """Refuse names in `show` and `legal` that neither a reset nor a step has given. Raises: RecipeError."""
+        for name in (*(self._show or ()), *([] if self._legal is None else [self._legal])):
+            if name not in self._known:
+                what = f"its observations have no field `{name}`."
+                options = nearest(name, self._known) or sorted(self._known)
+                raise RecipeError(where=self._where, what=what, options=options, remedy="Correct `show` or `legal`.")
+
     def _observe(self, shown: Shown) -> Observation:
-        self._fields_now = shown.fields
         fields = {name: value for name, value in shown.fields.items() if name != self._legal}
         if self._show is not None:
             fields = {name: fields[name] for name in self._show if name in fields}

@@ -82,6 +82,7 @@ class Seat:
                 "MultiBinary, or a Tuple or Dict of these.",
             )
         self.size: int | None = None if self.image else size_of(self.seen)
+        self.has_keys = not self.image and is_exact(self.seen)
 
     # ---- seeing -------------------------------------------------------------------------------------------
     def observe(self, raw: Any, info: Any, size: int | None, *, lead: str) -> tuple[Observation, list[Any] | None]:
@@ -103,15 +104,13 @@ class Seat:
             return Observation(text=text, image=picture, legal=legal), legal
         if self.size is None:
             text = f"{lead}{in_words(self.seen, found)}{self._listed(legal)}"
-            key = self._key(text.encode()) if is_exact(self.seen) else None
+            key = self._key(text.encode()) if self.has_keys else None
             return Observation(text=text, legal=legal, state_key=key), legal
         vector = np.nan_to_num(np.asarray(spaces.flatten(self.seen, found), np.float32), posinf=1e6, neginf=-1e6)
         text = f"{lead}{_told(vector)}{self._listed(legal)}"
         padded = np.zeros(size or len(vector), np.float32)
         padded[: len(vector)] = vector
-        key = None
-        if not np.issubdtype(getattr(self.seen, "dtype", None) or np.int64, np.floating):
-            key = self._key(vector.tobytes() + repr(legal).encode())
+        key = self._key(vector.tobytes() + repr(legal).encode()) if self.has_keys else None
         return Observation(text=text, vector=padded if size else None, legal=legal, state_key=key), legal
 
     def _listed(self, legal: Sequence[Any] | None) -> str:

@@ -80,7 +80,8 @@ class PettingZoo:
 
     abilities: tuple[str, ...] = ("tasks", "instruction", "expert", "snapshot", "global_state", "vector")
 
-    provides = frozenset({"state_key", "outcome", "illegal"})  # columns that tables made of it have
+    # Columns of a table of its episodes. An object lists fewer, if all observations are real numbers or images.
+    provides: frozenset[str] = frozenset({"state_key", "outcome", "illegal"})
 
     def __init__(
         self,
@@ -108,6 +109,8 @@ class PettingZoo:
             agent: Seat(agent, self._inner.observation_space(agent), self._inner.action_space(agent), names or ())
             for agent in self.agents
         }
+        if not any(seat.has_keys for seat in self._seats.values()):
+            self.provides = self.provides - {"state_key"}
         counts = [seat.count for seat in self._seats.values()]
         sizes = [seat.size for seat in self._seats.values()]
         self.action_count: int | None = None if None in counts else max(counts)  # type: ignore[type-var]

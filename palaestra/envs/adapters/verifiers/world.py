@@ -61,8 +61,8 @@ class Verifiers:
     container; other harnesses, since every seat runs a chat loop in this process; judges that call a model; images.
     Environments of verifiers before 0.4 (SingleTurnEnv, MultiTurnEnv, ToolEnv) must be ported first.
     Observation: `text`; `instruction`, the system prompt and the tools; `legal`, an example call of each tool.
-    Info: `score`, the mean reward of the trainable seats' runs; `success`; `metric/<name>`; `invalid` for a call that
-    cannot be read, after which the seat is asked again.
+    Info: `score`, the mean reward of the trainable seats' runs; `success`; `metric/<name>`, or `metric/<seat>/<name>`
+    if several seats have it; `invalid` for a call that cannot be read, after which the seat is asked again.
     Raises: UnknownName, RecipeError, MissingExtra; EpisodeFailure with the error that verifiers reports.
     """
 
@@ -157,6 +157,7 @@ class Verifiers:
         return {"content": said, "tool_calls": written}
 
     def _observe(self, ask: Ask, fault: str = "") -> Observation:
+        _refuse_images(ask.messages, self._where)
         said = [message for message in ask.messages if message["role"] != "system"]
         whole = self._whole or ask.agent not in self._acted  # a first prompt may hold examples of answers
         if not whole:
@@ -203,14 +204,14 @@ class Verifiers:
             rewards[name] = rewards.get(name, 0.0) + float(trace.reward)
         scored = [float(trace.reward) for trace in event.traces if trace.agent.trainable] or [0.0]
         score = sum(scored) / len(scored)
-        metrics = {name: float(value) for t in event.traces for name, value in t.metrics.items() if value is not None}
+        metrics = _metrics([(self._seat(trace), trace.metrics) for trace in event.traces])
         limited = frozenset(self._seat(t) for t in event.traces if t.is_truncated) & self._acted
         return several(
             {},
             rewards=rewards,
             over=self._acted - limited,
             cut=limited,
-            info=info | {"score": score, "success": score >= self._success_at, **_named(metrics)},
+            info=info | {"score": score, "success": score >= self._success_at, **metrics},
         )
 
     async def _cut(self, info: dict[str, Any]) -> StepResult:
@@ -284,13 +285,33 @@ def _tool(function: Mapping[str, Any]) -> Tool:
     return Tool(name=function["name"], description=function.get("description", ""), parameters=schema, call=dict)
 
 
+def _refuse_images(messages: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Raises: EpisodeFailure, for a part of a message that is no text."""
+    contents = [message.get("content") for message in messages]
+    strange = [one for content in contents if isinstance(content, list) for one in content if "text" not in one]
+    if strange:
+        what = f"a message has a part of the type `{strange[0].get('type')}`, and agents see only texts here."
+        remedy = "Use a taskset whose prompts are texts."
+        raise EpisodeFailure(boundary="environment", where=where, what=what, remedy=remedy)
+
+
 def _line(message: Mapping[str, Any], *, named: bool = False) -> str:
     content = message.get("content") or ""
-    text = content if isinstance(content, str) else "\n".join(str(one.get("text", "(image)")) for one in content)
+    text = content if isinstance(content, str) else "\n".join(str(one["text"]) for one in content)
     calls = [f"{call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls") or ()]
     text = "\n".join(piece for piece in (text, *calls) if piece)
     return f"{message['role']}: {text}" if named else text
 
 
-def _named(metrics: Mapping[str, float]) -> dict[str, Any]:
-    return {f"metric/{name}": value for name, value in metrics.items()}
+def _metrics(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, float]:
+    """`metric/<name>`, or `metric/<seat>/<name>` for each seat if several seats have it; means over a seat's runs."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for seat, metrics in runs:
+        for name, value in metrics.items():
+            if value is not None:
+                values.setdefault(name, {}).setdefault(seat, []).append(float(value))
+    return {
+        f"metric/{seat}/{name}" if len(seats) > 1 else f"metric/{name}": sum(found) / len(found)
+        for name, seats in values.items()
+        for seat, found in seats.items()
+    }

@@ -63,7 +63,8 @@ class InProcessEngine(Engine):
             max_sessions: sessions per policy whose keys and values are kept; None: as many as fit. Lower: less memory.
             max_length: most ids per session; None: the model's context.
             chunk_tokens: most new ids per forward pass; a longer prompt is read in several passes, with the same
-                numbers. Higher: fewer calls, more memory. Usual: 512 to 8192.
+                numbers. While a session decodes, prompts have at most so many ids between two of its tokens.
+                Higher: fewer calls, more memory, longer waits. Usual: 512 to 8192.
             share: compute ids with which several sessions begin only once. The responses are the same without it.
             graphs: on a GPU, record steps in which all sessions decode as CUDA graphs, and replay them.
         """

@@ -39,7 +39,8 @@ class PolicyServer:
         memory: the most bytes of keys and values.
         max_sessions: most sessions whose keys and values are kept; None: any number.
         max_length: most ids of a session; None: the context length of the model.
-        chunk_tokens: most new ids in one forward pass, at least 64. A longer prompt is read in several passes.
+        chunk_tokens: most new ids in one forward pass, at least 64. A longer prompt is read in several passes, one in
+            each step. While a session decodes, a step reads at most so many ids of the prompts of all others.
         share: take keys and values of equal ids from other sessions, instead of computing them.
         graphs: on a GPU, replay steps in which all sessions decode.
     """
@@ -227,10 +228,14 @@ class PolicyServer:
         by_age = sorted(sessions, key=lambda session: session.born)
         placed = [one for one in by_age if self._place(one) or (self._yield_to(one) and self._place(one))]
         waiting = [session for session in placed if session in self._placed]
+        share = _Share(self.chunk_tokens if any(session.decodes for session in waiting) else None)
+        leading: set[bytes] = set()
         while waiting:
-            leaders, waiting = self._split(waiting, answers)
+            leaders, waiting = self._split(waiting, answers, leading)
+            if not leaders:
+                break  # what the others wait for comes in a later step
             # An older session may take the blocks of a younger one that has just got them.
-            ready = [one for one in leaders if one in self._placed and self._reserve(one)]
+            ready = [one for one in leaders if share.takes(one) and one in self._placed and self._reserve(one)]
             for chunk in _chunks([session for session in ready if session in self._placed], self.chunk_tokens):
                 answers += self._compute(chunk)
             waiting = [session for session in waiting if session in self._placed]
@@ -243,15 +248,17 @@ class PolicyServer:
             self._sample(answered, logits)
 
     def _split(
-        self, sessions: Sequence[SessionState], answers: list[Answers]
+        self, sessions: Sequence[SessionState], answers: list[Answers], fresh: set[bytes]
     ) -> tuple[list[SessionState], list[SessionState]]:
         """Split sessions into those to compute now, and those that can share what these compute.
 
         A session whose ids are all computed already gets its answer at once. Others take over the leading blocks that
         are known.
+
+        Args:
+            fresh: what the sessions to compute in this step are about to compute. It gets what is added to that.
         """
         leaders, later = [], []
-        fresh: set[bytes] = set()
         for session in sessions:
             if not self._may_share(session):
                 leaders.append(session)
@@ -287,9 +294,10 @@ class PolicyServer:
         return self.share and (session.cached == 0 or session.forked or begins)
 
     def _compute(self, sessions: Sequence[SessionState]) -> list[Answers]:
+        """Compute the new ids of these sessions, or of one long prompt the next piece, which has no answer."""
         try:
-            if len(sessions) == 1:
-                self._read_ahead(sessions[0])
+            if len(sessions) == 1 and self._read_ahead(sessions[0]):
+                return []
             logits = self._forward_batch(sessions)
         except Exception as error:
             if len(sessions) == 1:
@@ -301,21 +309,23 @@ class PolicyServer:
             self._note(session, row)
         return [(sessions, logits)]
 
-    def _read_ahead(self, session: SessionState) -> None:
-        """Compute a long prompt in several passes, until at most `chunk_tokens` ids are left. Passes end with a block,
-        so the numbers are those of one pass."""
-        while len(session.ids) - session.cached > self.chunk_tokens:
-            end = (session.cached // BLOCK + max(1, self.chunk_tokens // BLOCK)) * BLOCK
-            if end >= len(session.ids):
-                return
-            new = session.ids[session.cached : end]
-            inserted = self._pictures.inserted(session)
-            self._forward_rows([Row(session.blocks[: end // BLOCK], session.cached, new, inserted)])
-            self.statistics.prefill_tokens += end - session.cached
-            self.statistics.recomputed_tokens += max(0, min(session.seen, end) - session.cached)
-            if self.share and session.cached == BLOCK * session.whole:
-                session.whole = self._note_blocks(session, end // BLOCK)
-            session.cached, session.seen = end, max(session.seen, end)
+    def _read_ahead(self, session: SessionState) -> bool:
+        """Compute a piece of a prompt that has more than `chunk_tokens` new ids. Returns False for any other prompt.
+
+        A piece ends with a block, so the numbers are those of one pass. Between two pieces, other sessions decode.
+        """
+        end = (session.cached // BLOCK + max(1, self.chunk_tokens // BLOCK)) * BLOCK
+        if len(session.ids) - session.cached <= self.chunk_tokens or end >= len(session.ids):
+            return False
+        new = session.ids[session.cached : end]
+        inserted = self._pictures.inserted(session)
+        self._forward_rows([Row(session.blocks[: end // BLOCK], session.cached, new, inserted)])
+        self.statistics.prefill_tokens += end - session.cached
+        self.statistics.recomputed_tokens += max(0, min(session.seen, end) - session.cached)
+        if self.share and session.cached == BLOCK * session.whole:
+            session.whole = self._note_blocks(session, end // BLOCK)
+        session.cached, session.seen = end, max(session.seen, end)
+        return True
 
     def _note_blocks(self, session: SessionState, stop: int) -> int:
         """Let others share the blocks up to `stop`, which were computed in whole pieces. Returns `stop`."""
@@ -415,6 +425,28 @@ def length_of(model: PreTrainedModel, max_length: int | None) -> int:
     """The most ids of a session: those of `context_of`, or `max_length`."""
     context, _ = context_of(model.config.get_text_config())
     return min(max_length or context, context)
+
+
+class _Share:
+    """The share of a step that the prompts have.
+
+    Args:
+        most: ids of all prompts together; None: any number, since no session decodes and would wait for them. The first
+            prompt is read in any case.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._most, self._used = most, 0
+
+    def takes(self, session: SessionState) -> bool:
+        """Whether the session is computed in this step. Call it for older sessions first."""
+        if self._most is None or session.decodes:
+            return True
+        new = min(len(session.ids) - session.cached, self._most)
+        if self._used and self._used + new > self._most:
+            return False
+        self._used += new
+        return True
 
 
 def _chunks(sessions: Sequence[SessionState], limit: int) -> Iterator[list[SessionState]]:

@@ -133,6 +133,11 @@ class SessionState:
         return contents
 
     @property
+    def decodes(self) -> bool:
+        """Whether one id alone is to be computed, as for every token of a response but its first."""
+        return len(self.ids) - self.cached == 1
+
+    @property
     def done(self) -> bool:
         """Whether nobody waits for a response any more."""
         return self.future is None or self.future.done()

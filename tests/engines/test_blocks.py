@@ -12,7 +12,8 @@
 6. amounts of memory are bytes, a text or a share;
 7. a prompt longer than `chunk_tokens` is read in several passes of at most so many ids, with the same bits;
 8. the logits of the last prompts lie in one piece of memory, which is used again and again, so that the heap stays
-   whole; they are those of their prompt as long as it is kept, and until the end of the step that drops it.
+   whole; they are those of their prompt as long as it is kept, and until the end of the step that drops it;
+9. while a session decodes, a step reads at most `chunk_tokens` ids of the prompts of others, with the same bits.
 """
 
 from __future__ import annotations
@@ -380,3 +381,60 @@ def test_8_logits_are_those_of_their_prompt() -> None:
             assert logits.tolist() == [float(key)] * 5
         assert len(store._prompts) <= blocks.KEPT_PROMPTS
     assert count > 1000
+
+
+def test_9_prompts_are_read_between_the_tokens_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model(context=2048)
+    random = np.random.default_rng(4)
+    prompts = [some_ids(random, 20, 20), *(some_ids(random, size, size) for size in (700, 700, 90, 40, 40, 40))]
+    prompts[2] = np.concatenate([prompts[1][:600], prompts[2][:100]])  # they begin alike
+    steps: list[list[int]] = []  # of each step, the new ids of each row
+
+    class Noted(server.Batch):
+        def __init__(self, rows: Any, *given: Any) -> None:
+            super().__init__(rows, *given)
+            steps[-1] += [len(row.ids) for row in rows]
+
+    def step(self: Any, sessions: Any) -> None:
+        steps.append([])
+        advance(self, sessions)
+
+    advance = server.PolicyServer._step
+    monkeypatch.setattr(server, "Batch", Noted)
+    monkeypatch.setattr(server.PolicyServer, "_step", step)
+
+    def played(together: bool) -> list[Response]:
+        engine = InProcessEngine(models={"p": model}, chunk_tokens=128)
+        talkers = [Talker(engine, number) for number in range(len(prompts))]
+
+        async def one(number: int) -> None:
+            if together and number:
+                while len(steps) < 3:  # the first one decodes
+                    await asyncio.sleep(0)
+            await talkers[number].say(prompts[number], seed=number, max_tokens=8 if number else 60)
+
+        async def play() -> None:
+            waits = [one(number) for number in range(len(prompts))]
+            if together:
+                await asyncio.gather(*waits)
+            else:
+                for wait in waits:
+                    await wait
+
+        steps.clear()
+        asyncio.run(play())
+        consistent(engine)
+        for talker in talkers:
+            assert_true_to(model, talker)
+        return [talker.turns[0].answer for talker in talkers]
+
+    alone = played(together=False)
+    usual = played(together=True)
+    reading = [step for step in steps[3:] if any(new > 1 for new in step)]
+    assert all(1 in step for step in reading) and len(reading) >= 8, "the first session gets a token in each step"
+    assert max(sum(new for new in step if new > 1) for step in reading) <= 128
+    read = sum(new for step in steps[3:] for new in step if new > 1)
+    assert read < sum(map(len, prompts[1:])) - 500, "what two prompts have in common is read once"
+    for one, other in zip(alone, usual, strict=True):
+        assert one.action.tokens.tolist() == other.action.tokens.tolist()
+        assert one.action.logprobs.tolist() == other.action.logprobs.tolist()  # type: ignore[union-attr]

@@ -6,7 +6,8 @@ estimators and losses are checked at run time (tests/shapes.py). (4) `golden` gi
 `palaestra/systems/*/golden.yaml` and of tests/golden/*.yaml. (5) `tiny` is a tiny language policy that has learned
 nothing. (6) `--write-messages` writes the messages of errors instead of comparing them (tests/messages.py).
 (7) `smollm2` is the folder of a pretrained model, which `make model` fetches. (8) The tests of tests/long.txt have the
-mark `long` (tests/long_tests.py).
+mark `long` (tests/long_tests.py). (9) A test that needs an absent package or program is skipped, and the last lines say
+which; `--absent=fail` lets it fail (tests/extras.py).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timi
 
 sys.dont_write_bytecode = False
 
+from tests.extras import ABSENT, absences, skip_without  # noqa: E402
 from tests.long_tests import mark_long  # noqa: E402
 from tests.messages import WRITE  # noqa: E402
 from tests.transcripts_once import play_transcripts_once  # noqa: E402
@@ -94,11 +96,15 @@ def smollm2() -> str:
 # ---- messages ---------------------------------------------------------------------------------------------
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-messages", action="store_true", help="store the messages that tests see")
+    parser.addoption(
+        "--absent", choices=("skip", "fail"), default="skip", help="tests whose packages are not installed"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--write-messages"):
         os.environ[WRITE] = "1"
+    os.environ[ABSENT] = config.getoption("--absent")
     if config.getoption("dist", "no") == "no":  # otherwise this process hands tests to others, and needs no torch
         import torch
 
@@ -111,6 +117,20 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_long(items)
+
+
+@pytest.hookimpl(tryfirst=True)  # before a fixture starts what is absent
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_without(*dict.fromkeys(name for mark in item.iter_markers("needs") for name in mark.args))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # after all that pytest writes
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    if lines := absences(one.longrepr[2] for one in skipped if isinstance(one.longrepr, tuple)):
+        terminalreporter.section("absent on this machine")
+        terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.hookimpl(wrapper=True)

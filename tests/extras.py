@@ -1,18 +1,112 @@
-"""Packages of extras, found without importing them: what a test module imports, every worker pays for."""
+"""What tests need beside Palaestra: packages of extras, and programs of this machine.
+
+A test that needs one that is absent is skipped, and the last lines of pytest say how many are, and how to install it.
+With `--absent=fail`, as CI calls pytest, it fails. Packages are found without importing them: what a test module
+imports, every worker pays for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
+ABSENT = "PALAESTRA_ABSENT"  # the environment variable that holds `skip` or `fail`
+REASON = "absent: "  # a reason for a skip begins with it
 
-def needs(*packages: str) -> pytest.MarkDecorator:
-    """A mark that skips tests where one of these packages is not installed: `pytestmark = needs("textarena")`."""
-    missing = [package for package in packages if find_spec(package) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that tests start. `here` says whether this machine has it, `install` how to get it."""
+
+    here: Callable[[], bool]
+    install: str
+
+
+def _any(*names: str) -> bool:
+    return any(map(shutil.which, names))
+
+
+def _bubblewrap() -> bool:
+    from palaestra.tools.sandbox.bubblewrap import unavailable
+
+    return not unavailable()
+
+
+def _java() -> bool:
+    from palaestra.envs.adapters.scienceworld.server import java
+
+    return java() is not None
+
+
+def _browser() -> bool:
+    from palaestra.envs.adapters.miniwob.browser import CHROMEDRIVER, CHROMIUM
+
+    return _any(*CHROMIUM) and _any(*CHROMEDRIVER)
+
+
+PROGRAMS = {
+    "bubblewrap": Program(_bubblewrap, "apt-get install bubblewrap; `palaestra doctor` says what else it lacks"),
+    "browser": Program(_browser, "apt-get install chromium chromium-driver"),
+    "java": Program(_java, "apt-get install default-jre-headless"),
+    "git": Program(lambda: _any("git"), "apt-get install git"),
+    "setpriv": Program(lambda: _any("setpriv"), "apt-get install util-linux"),
+}
+COMPILED = "apt-get install gcc g++ cmake python3-dev; make -B develop"
+PACKAGES = dict.fromkeys(("textworld", "reasoning_gym", "fast_downward"), COMPILED)  # the Makefile leaves them out
+
+
+def install(name: str) -> str:
+    """How to install this package or program."""
+    return PROGRAMS[name].install if name in PROGRAMS else PACKAGES.get(name, "make -B develop")
+
+
+@cache
+def _is_absent(name: str) -> bool:
+    if name in PROGRAMS:
+        return not PROGRAMS[name].here()
+    return find_spec(name.partition(".")[0]) is None
+
+
+def needs(*names: str) -> pytest.MarkDecorator:
+    """A mark for tests that need these packages and programs: `pytestmark = needs("textarena", "browser")`."""
+    return pytest.mark.needs(*names)
+
+
+def skip_without(*names: str) -> None:
+    """Skip this test, or this module, if one of these packages and programs is absent."""
+    absent = [name for name in names if _is_absent(name)]
+    if not absent:
+        return
+    reason = REASON + ", ".join(absent)
+    if os.environ.get(ABSENT) == "fail":
+        pytest.fail(f"{reason} ({'; '.join(map(install, absent))})", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def imported(name: str) -> Any:
+    """This module. The test, or the module that calls, is skipped if its package is absent."""
+    skip_without(name)
+    return import_module(name)
+
+
+def absences(reasons: Iterable[str]) -> list[str]:
+    """The last lines of pytest: for each package and program, how many tests are skipped, and how to install it.
+
+    Args:
+        reasons: of the tests and modules that are skipped, also for other causes.
+    """
+    texts = [reason.removeprefix("Skipped: ") for reason in reasons]
+    missed = Counter(name for text in texts if text.startswith(REASON) for name in text[len(REASON) :].split(", "))
+    return [f"{name}: {number} skipped; {install(name)}" for name, number in missed.most_common()]
 
 
 def some(values: Iterable[Any], *, fast: int) -> list[Any]:

@@ -19,6 +19,7 @@ import pytest
 from tests.attack.kinds import KINDS, Kind
 from tests.attack.programs import Program
 from tests.attack.promises import Trials, promise
+from tests.extras import skip_without
 
 EXACT = promise(
     "A run that is killed and resumed equals one that was never disturbed: logs and weights, byte for byte",
@@ -87,7 +88,7 @@ def cases(exact: bool) -> list[Any]:
 def kill(name: str, folder: Path, trials: Trials, kills: int) -> None:
     kind = KINDS[name]
     if kind.needs:
-        pytest.importorskip(kind.needs)
+        skip_without(kind.needs)
     share = -(-kills // len(KINDS))  # every kind gets at least one
     attack(Program(folder, tuple(kind.write(folder))), kind, trials, kills=trials.number(few=1, many=share))
 

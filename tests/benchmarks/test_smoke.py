@@ -8,7 +8,6 @@ import argparse
 import importlib
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,9 +24,9 @@ from palaestra.launch.arms import ArmRun
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.recipe import load, split_arguments
 from palaestra.testing import TinyModel
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.training.start import train
 from tests.chat.conversations import policy_of
+from tests.extras import skip_without
 
 pytestmark = pytest.mark.smoke
 ROOT = Path(__file__).parents[2]
@@ -147,8 +146,7 @@ def test_1_recipe_runs(smoke: Folder) -> None:
 
 
 def test_1_sandbox(smoke: Folder) -> None:
-    if unavailable():
-        pytest.skip(unavailable())
+    skip_without("bubblewrap")
     module = smoke.module("sandbox", RESULT=smoke.out / "out.json")
     smoke.run(module, "--rounds 1 --warm-calls 2 --cold-calls 1")
     assert smoke.read("out.json")["ratios"]["bubblewrap: session over cold"] > 0
@@ -168,9 +166,7 @@ def test_1_asynchrony(smoke: Folder) -> None:
 
 @pytest.mark.slow
 def test_1_browsers(smoke: Folder) -> None:
-    pytest.importorskip("miniwob")
-    if shutil.which("chromedriver") is None:
-        pytest.skip("chromedriver is not installed")
+    skip_without("miniwob", "browser")
     smoke.run(smoke.module("browsers", RESULT=smoke.out / "out.json"), "--episodes", "2", "--browsers", "1")
     assert [row["policy"] for row in smoke.read("out.json")["rows"]] == [
         "expert",
@@ -202,7 +198,7 @@ def test_1_held_out(smoke: Folder, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_1_text_games(smoke: Folder) -> None:
-    pytest.importorskip("textarena")
+    skip_without("textarena")
     chosen = lambda: ["Nim-v0", "TicTacToe-v0"]  # noqa: E731
     module = smoke.module("text_games", RESULT=smoke.out / "out.json", names=chosen)
     smoke.run(module)
@@ -262,7 +258,7 @@ def test_1_teams(smoke: Folder) -> None:
 
 @pytest.mark.parametrize("game", ["kuhn", "tictactoe", pytest.param("connect_four", marks=pytest.mark.slow)])
 def test_1_self_play(smoke: Folder, game: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspiel")
+    skip_without("pyspiel")
     monkeypatch.chdir(ROOT)
     module = smoke.module("self_play", RESULTS=smoke.out)
     tiny = ["training.iterations=8", "rollout.tasks=4", "strategy.self_play.every=1", "evaluation.tasks=2"]
@@ -284,7 +280,7 @@ def test_1_self_play(smoke: Folder, game: str, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_1_transfer(smoke: Folder, subject: str, file: str) -> None:
-    pytest.importorskip("textarena" if subject == "textarena" else "pyspiel")
+    skip_without("textarena" if subject == "textarena" else "pyspiel")
     more = ("training.checkpoint_every=1", "training.keep_checkpoints=5")
     module = smoke.module("transfer", RUNS=smoke.out / "runs", RESULTS=smoke.out, run_all=tiny_runs(*more))
     smoke.run(module, subject, "--seeds", "2", "--games", "2")
@@ -363,7 +359,7 @@ CHAT = (
 )
 def test_1_whole_training(smoke: Folder, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if side.startswith("trl"):
-        pytest.importorskip("trl")
+        skip_without("trl")
     policy = TinyModel(context=512)
     policy.tokenizer.chat_template = CHAT
     policy.model.save_pretrained(smoke.out / "model")

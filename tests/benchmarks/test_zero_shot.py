@@ -25,6 +25,7 @@ from palaestra.evaluation.scripted import play_scripted
 from palaestra.policies.endpoint import EndpointPolicy
 from palaestra.rollout.settings import RolloutSettings
 from tests.chat_server import ChatServer
+from tests.extras import skip_without
 from tests.messages import told
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -65,7 +66,7 @@ def test_a_model_is_measured(zero_shot: ModuleType, smollm2: str, tmp_path: Path
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
     """A model that always writes `look`."""
-    pytest.importorskip("openai")
+    skip_without("openai")
     monkeypatch.setenv("OPENAI_BASE_URL", "")  # restored afterwards
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with ChatServer("I see.\nlook") as made:
@@ -96,7 +97,7 @@ def test_an_endpoint_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openai")
+    skip_without("openai")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     policy = EndpointPolicy("main", RunSetup(), model="m", retries=0)
     session = policy.session(context=None, sampling=Sampling(), key="a")

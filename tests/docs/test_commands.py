@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from palaestra.cli import app
 from palaestra.recipe import load, split_arguments
 from palaestra.training.start import train
 from tests.docs.pages import ROOT, Page, every_page
+from tests.extras import skip_without
 from tests.vision import instead
 
 CLI: Any = typer.main.get_command(app)
@@ -34,7 +34,7 @@ LARGER = {  # what one iteration needs so that there is something to learn from,
     "worlds/gymnasium-chat.yaml": [*TINY, *SHORT, "rollout.max_turns=3"],  # less: it would take hundreds of turns
 }
 ROWS = {"train.yaml": ("train.jsonl", [{"prompt": f"What is {n} + 5?", "answer": str(n + 5)} for n in range(40)])}
-PROGRAMS = {"worlds/miniwob.yaml": "chromedriver"}
+PROGRAMS = {"worlds/miniwob.yaml": "browser"}
 
 
 def trainings() -> Iterator[tuple[Page, list[str]]]:
@@ -116,8 +116,8 @@ def test_2_one_iteration(page: Page, words: list[str], tmp_path: Path, monkeypat
         Path(name).write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     overrides = [*overrides, *(one for file in files for one in instead(file, tmp_path / "model"))]
     for file in files:
-        if file in PROGRAMS and shutil.which(PROGRAMS[file]) is None:
-            pytest.skip(f"{PROGRAMS[file]} is not installed")
+        if file in PROGRAMS:
+            skip_without(PROGRAMS[file])
     chosen = next((LARGER[file] for file in files if file in LARGER), [*TINY, *SHORT])
     if load(files, overrides).settings.warm_start is None:
         chosen = [one for one in chosen if one not in SHORT]

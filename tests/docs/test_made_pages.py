@@ -23,6 +23,7 @@ from site_pages.zero_shot import MARK, RESULT, zero_shot_tables
 from palaestra.catalogue import studies, systems
 from tests.attack.table import suites
 from tests.docs.pages import ROOT, every_page
+from tests.extras import skip_without
 from tests.registered import declared
 
 KEYS = {place: {*model.model_fields} for place, model in sections()}
@@ -66,6 +67,7 @@ def test_3_games() -> None:
 
 
 def test_4_what_is_made_is_not_committed() -> None:
+    skip_without("git")
     listed = subprocess.run(["git", "ls-files", "docs"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("this is no checkout")

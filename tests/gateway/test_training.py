@@ -21,7 +21,7 @@ from palaestra.rollout.episode import conversation_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.store.metrics import read
 from palaestra.training.start import train
-from tests.extras import needs
+from tests.extras import needs, skip_without
 
 pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
 if not pytestmark.args[0]:
@@ -145,7 +145,7 @@ LONGER = pytest.param("outside-agent-smolagents", marks=pytest.mark.slow)  # its
 @pytest.mark.parametrize("name", ["outside-agent", "outside-agent-pydantic-ai", LONGER])
 def test_the_recipes(name: str, smollm2: Path, tmp_path: Path, episodes: list[Trajectory]) -> None:  # rule 5
     if name != "outside-agent":
-        pytest.importorskip(name.removeprefix("outside-agent-").replace("-", "_"))
+        skip_without(name.removeprefix("outside-agent-").replace("-", "_"))
     model = f"policies.main.policy.language.model={smollm2}"
     found = load([f"models/{name}.yaml"], [f"run={tmp_path / 'run'}", model, *SHORT], smoke=True)
     train(found.settings, recipe=found.to_json(), quiet=True)

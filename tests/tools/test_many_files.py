@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from palaestra.tools.sandbox import BubblewrapSandbox, PythonPool, Session, SubprocessSandbox
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.sql import Database
+from tests.extras import skip_without
 
 MANY = 1100
 
@@ -37,8 +37,8 @@ def test_sql() -> None:
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "subprocess"])
 def test_pythons(kind: str) -> None:
-    if kind == "bubblewrap" and unavailable():
-        pytest.skip(unavailable())
+    if kind == "bubblewrap":
+        skip_without("bubblewrap")
     with PythonPool(backend=kind, workers=1) as pool:
         assert pool.run("print(6 * 7)").out == "42\n"
         with Session(pool) as session:
@@ -48,7 +48,7 @@ def test_pythons(kind: str) -> None:
 
 @pytest.mark.parametrize("make", [BubblewrapSandbox, SubprocessSandbox])
 def test_programs(make: type) -> None:
-    if make is BubblewrapSandbox and unavailable():
-        pytest.skip(unavailable())
+    if make is BubblewrapSandbox:
+        skip_without("bubblewrap")
     with contextlib.closing(make()) as sandbox:
         assert sandbox.exec([sandbox.python, "-c", "print(42)"]).out == "42\n"

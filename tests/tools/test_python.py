@@ -16,13 +16,13 @@ from palaestra.errors import PalaestraError
 from palaestra.tools import PythonTool, Toolbox, ToolError, ToolResult, WorkFolder
 from palaestra.tools.python import cut, short_traceback
 from palaestra.tools.sandbox import PythonPool, Session
-from palaestra.tools.sandbox.bubblewrap import unavailable
+from tests.extras import skip_without
 
 
 @pytest.fixture(scope="module", params=["bubblewrap", "subprocess"])
 def pool(request: pytest.FixtureRequest) -> Iterator[PythonPool]:
-    if request.param == "bubblewrap" and unavailable():
-        pytest.skip(unavailable())
+    if request.param == "bubblewrap":
+        skip_without("bubblewrap")
     with PythonPool(backend=request.param, workers=1, disk_mb=8) as made:
         yield made
 

@@ -13,8 +13,8 @@ from palaestra.data import ToolCall
 from palaestra.errors import PalaestraError
 from palaestra.tools import Toolbox, WorkFolder, run_tests, unit_tests_tool
 from palaestra.tools.sandbox import BubblewrapSandbox, PythonPool, Sandbox, SubprocessSandbox
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.unit_tests import test_names as names_of
+from tests.extras import skip_without
 
 TESTS = {
     "test_add.py": """
@@ -55,8 +55,8 @@ GOOD = {"add.py": "def add(a, b):\n    print('noise')\n    return a + b\n"}
 
 @pytest.fixture(scope="module", params=["pool", "bubblewrap", "subprocess"])
 def place(request: pytest.FixtureRequest) -> Iterator[Sandbox | PythonPool]:
-    if request.param != "subprocess" and unavailable():
-        pytest.skip(unavailable())
+    if request.param != "subprocess":
+        skip_without("bubblewrap")
     kinds = {"pool": lambda: PythonPool(workers=1), "bubblewrap": BubblewrapSandbox, "subprocess": SubprocessSandbox}
     made = kinds[request.param]()
     yield made

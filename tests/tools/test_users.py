@@ -27,6 +27,7 @@ from palaestra.tools.users.chat import ChatSettings, ChatUser
 from palaestra.tools.users.hearing import agrees, asked, asks_to_confirm, mentions, statements
 from palaestra.tools.users.scripted import WORDINGS, Line, ScriptedUser, StaticUser
 from tests.chat_server import ChatServer
+from tests.extras import skip_without
 from tests.messages import told
 
 HEARS = {"name": ("name",), "order": ("order",), "size": ("size",), "request": ("request", "help"), "age": ("age",)}
@@ -205,7 +206,7 @@ def test_a_chat_user_speaks(at):  # rule 8
 
 
 def test_a_chat_user_of_anthropic(at):  # rule 8
-    pytest.importorskip("anthropic")
+    skip_without("anthropic")
     with ChatServer("Hello.", "it is fox") as endpoint:
         _, said = talk(at(endpoint) | {"style": "anthropic"}, "Which order?")
     assert [one.text for one in said] == ["Hello.", "it is fox"]

@@ -29,7 +29,7 @@ from palaestra.testing import TinyModel
 from palaestra.testing.fakes import WORDS
 from palaestra.training.dataset import Dataset
 from palaestra.training.settings import RunSettings
-from tests.extras import needs
+from tests.extras import needs, skip_without
 from tests.rollout.test_instructions import DEFAULT, played
 from tests.training.conftest import curve, final_weights, stopped_before
 
@@ -311,7 +311,7 @@ def test_layouts_and_what_is_not_read(tiny: Any, tmp_path: Path) -> None:  # rul
     }
     pairs = dataset(tiny, lines(tmp_path, preferred))
     assert [t.outcome for t in pairs.records[0]] == [1.0, 0.0] and "parallel_tool_calls" in pairs.notes[0]
-    pytest.importorskip("pyarrow")
+    skip_without("pyarrow")
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([PAIR]), tmp_path / "a.parquet")

@@ -5,7 +5,6 @@ too; (4) a policy learns what only images tell."""
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from tests.extras import needs
 from tests.training.conftest import curve, final_weights, stopped_before
 from tests.vision import vision_folder
 
-BROWSER = pytest.mark.skipif(shutil.which("chromedriver") is None, reason="chromedriver is not installed")
 PONG = "pettingzoo.butterfly.cooperative_pong_v6"
-MINIWOB = [needs("miniwob", "selenium"), BROWSER, pytest.mark.slow]
+MINIWOB = [needs("miniwob", "selenium", "browser"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

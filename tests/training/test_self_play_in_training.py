@@ -17,6 +17,7 @@ from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.systems.pfsp.self_play import SelfPlay
 from palaestra.training.start import train
+from tests.extras import skip_without
 from tests.training.conftest import stopped_before
 
 KUHN: dict[str, Any] = {
@@ -36,7 +37,7 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def kuhn(tmp_path: Path) -> Run:
-    pytest.importorskip("pyspiel")
+    skip_without("pyspiel")
 
     def start(name: str, *overrides: str, **options: bool) -> Path:
         recipe = load([KUHN], [f"run={tmp_path / name}", *overrides])

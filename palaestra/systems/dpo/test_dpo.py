@@ -35,6 +35,7 @@ from palaestra.systems.dpo import dpo
 from palaestra.systems.dpo.data import brief, pairs
 from palaestra.testing import check_loss
 from palaestra.training.start import train
+from tests.extras import imported
 from tests.messages import told
 from tests.parts.batches import batch, gradient
 from tests.training.conftest import final_weights, stopped_before
@@ -109,7 +110,7 @@ def test_log_two() -> None:  # rule 2
     [("sigmoid", {"beta": 0.3}), ("robust", {"flips": 0.2, "robust": True}), ("sigmoid_norm", {"normalize": True})],
 )
 def test_as_in_trl(kind: str, options: dict[str, Any]) -> None:  # rule 3
-    trainer = pytest.importorskip("trl").DPOTrainer
+    trainer = imported("trl").DPOTrainer
     given = many()
     answers = 8
     chosen_first = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # the order of a batch in TRL

@@ -178,13 +178,6 @@ def test_2_torch_says_the_same() -> None:
     assert torch.allclose(squashed_logprob(before, mean, log_std), squashed.log_prob(before.tanh()).sum(-1), atol=1e-7)
 
 
-def test_2_stable_baselines_says_the_same() -> None:
-    distributions = pytest.importorskip("stable_baselines3.common.distributions")
-    before, mean, log_std = drawn(spread=0.7)
-    theirs = distributions.SquashedDiagGaussianDistribution(2).proba_distribution(mean, log_std)
-    assert torch.allclose(squashed_logprob(before, mean, log_std), theirs.log_prob(before.tanh(), before), atol=1e-3)
-
-
 def test_2_it_is_a_density() -> None:
     actions = torch.linspace(-1, 1, 200_003, dtype=torch.float64)[1:-1]
     mean, log_std = torch.full_like(actions, 0.4), torch.full_like(actions, -0.3)

@@ -12,7 +12,7 @@ The package is installed for its two files alone; the adapter never imports it.
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -23,15 +23,9 @@ from palaestra.testing import check_environment
 from tests.envs.adapters.test_trained import MODEL, trained
 from tests.extras import needs
 
-try:
-    DATA = Path(str(distribution("alfworld").locate_file("alfworld/data")))
-except PackageNotFoundError:  # pragma: no cover
-    DATA = None  # type: ignore[assignment]
-
 pytestmark = [
     pytest.mark.long,  # a planner plays every game
-    needs("fast_downward"),
-    pytest.mark.skipif(DATA is None, reason="not installed: alfworld"),
+    needs("fast_downward", "alfworld"),
     pytest.mark.filterwarnings("ignore:.*not fully supported"),
 ]
 
@@ -130,7 +124,8 @@ def problem(goal: str) -> str:
 def games(tmp_path_factory) -> Path:
     """One game of each kind for training, and the same kinds with another first place of the agent for evaluation."""
     folder = tmp_path_factory.mktemp("of-alfworld")
-    domain, grammar = ((DATA / name).read_text(encoding="utf-8") for name in ("alfred.pddl", "alfred.twl2"))
+    data = Path(str(distribution("alfworld").locate_file("alfworld/data")))
+    domain, grammar = ((data / name).read_text(encoding="utf-8") for name in ("alfred.pddl", "alfred.twl2"))
     for split, start in (("train", START), ("valid_seen", "loc|-1|-7|1|30")):
         for name, (said, goal) in GOALS.items():
             place = folder / split / name / "trial_T20190907"

@@ -20,9 +20,10 @@ from palaestra.envs.adapters.exports.gymnasium import as_gymnasium
 from palaestra.envs.adapters.exports.pettingzoo import as_aec, as_parallel
 from palaestra.envs.probes.rooms import Rooms
 from palaestra.errors import ContractError, RecipeError, UnknownName
+from tests.extras import skip_without
 from tests.messages import told
 
-pytest.importorskip("pettingzoo")
+skip_without("pettingzoo")
 OPTIONAL = {"openspiel": "pyspiel", "textarena": "textarena"}
 
 
@@ -53,7 +54,7 @@ def test_pettingzoo_accepts_it(name: str, options: dict[str, Any], spaces: dict[
     from pettingzoo.test import api_test, parallel_api_test
 
     if name in OPTIONAL:
-        pytest.importorskip(OPTIONAL[name])
+        skip_without(OPTIONAL[name])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         api_test(as_aec(name, options=options, **spaces), num_cycles=30, verbose_progress=False)
@@ -187,7 +188,7 @@ def test_there_and_back(tmp_path: Any) -> None:  # rule 6
         "from palaestra.envs.adapters.exports.pettingzoo import as_parallel\n"
         "def tag():\n    return as_parallel('pettingzoo', options={'env': 'mpe2.simple_tag_v3'})\n"
     )
-    pytest.importorskip("mpe2")
+    skip_without("mpe2")
     there = PettingZoo(env="mpe2.simple_tag_v3")
     back = PettingZoo(env=f"{file}:tag")
     assert back.agents == there.agents and back.action_count == there.action_count

@@ -35,7 +35,7 @@ from palaestra.testing import check_environment
 from tests.extras import needs, some
 from tests.messages import told
 
-pytestmark = needs("miniwob")
+pytestmark = needs("miniwob", "selenium", "browser")
 USER = "user"
 WITHOUT_RULES = (
     "click-checkboxes-soft",

@@ -33,7 +33,7 @@ from palaestra.errors import (
 )
 from palaestra.registry import part
 from palaestra.testing import check_environment
-from tests.extras import needs
+from tests.extras import imported, needs
 from tests.messages import told
 
 pytestmark = needs("openenv")
@@ -223,7 +223,7 @@ class Server:
     """An OpenEnv server on the loopback, in a thread."""
 
     def __init__(self, file: Path, sessions: int = 8, names: Sequence[Any] = ("Guess", "Number", "Heard")) -> None:
-        uvicorn = pytest.importorskip("uvicorn")
+        uvicorn = imported("uvicorn")
         from openenv.core.env_server import create_fastapi_app
 
         made = [part("environment", f"{file}:{name}").target if isinstance(name, str) else name for name in names]

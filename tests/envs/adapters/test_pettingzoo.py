@@ -21,10 +21,11 @@ from palaestra.data.abilities import has
 from palaestra.envs.adapters.pettingzoo.world import PettingZoo
 from palaestra.errors import ContractError, MissingExtra, PalaestraError, RecipeError, UnknownName
 from palaestra.testing import check_environment
+from tests.extras import skip_without
 from tests.messages import told
 
-pytest.importorskip("pettingzoo")
-pytest.importorskip("mpe2")
+skip_without("pettingzoo")
+skip_without("mpe2")
 
 SPREAD = {"env": "mpe2.simple_spread_v3", "options": {"N": 2, "max_cycles": 8}}
 TICTACTOE = {"env": "classic/tictactoe-v3"}
@@ -332,7 +333,7 @@ def test_states_images_and_sizes(file: Path) -> None:  # rule 7
     assert env.global_state().dtype == np.float32 and env.global_state().shape == (14,)
     assert not has(PettingZoo(env=f"{file}:Together"), "global_state")
     assert PettingZoo(**TICTACTOE).reset(Task(env="pettingzoo", seed=1)).observations["player_1"].state_key
-    pytest.importorskip("pygame")
+    skip_without("pygame")
     pong = PettingZoo(env="pettingzoo.butterfly.cooperative_pong_v6", max_turns=2)
     seen = pong.reset(Task(env="pettingzoo", seed=1)).observations["paddle_0"]
     assert seen.image.dtype == np.uint8 and seen.image.shape[-1] == 3 and pong.vector_size is None

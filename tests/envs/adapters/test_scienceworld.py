@@ -23,7 +23,7 @@ from palaestra.errors import MissingExtra, RecipeError, UnknownName
 from palaestra.testing import check_environment
 from tests.extras import needs
 
-pytestmark = [needs("scienceworld"), pytest.mark.skipif(scienceworld_server.java() is None, reason="no Java")]
+pytestmark = needs("scienceworld", "java")
 
 SHORT = {"kinds": ("lifespan-longest-lived",), "max_turns": 4}
 

@@ -15,8 +15,9 @@ import pytest
 
 from palaestra.envs.verifiers import mathematics
 from palaestra.envs.verifiers.mathematics import WORKERS, math
+from tests.extras import skip_without
 
-pytest.importorskip("math_verify")
+skip_without("math_verify")
 ENDLESS = ["$9^{9^{9^{9}}}$", "$(99999999!)$", "the answer is 99**99999999", "$(x+1)^{100000}$", r"$\binom{9^9}{9^8}$"]
 
 

@@ -22,6 +22,7 @@ from palaestra.errors import EpisodeFailure, PalaestraError, RecipeError
 from palaestra.registry import index
 from palaestra.tools.sandbox import choose
 from tests.chat_server import ChatServer
+from tests.extras import skip_without
 from tests.messages import told
 
 
@@ -96,7 +97,7 @@ def test_a_search_that_takes_too_long_finds_nothing():
 
 
 def test_mathematics():
-    pytest.importorskip("math_verify")
+    skip_without("math_verify")
     assert score("math", r"Thus \boxed{\frac{2}{4}}.", answer="0.5")[0] == 1
     assert score("math", "$x = 3$", answer=["4", "3"])[0] == 1
     assert score("math", "no idea", answer="3")[0] == 0
@@ -254,7 +255,7 @@ def test_code_without_tests(require):
 @pytest.fixture
 def endpoint(monkeypatch):
     """A scripted endpoint: it gives the answers in their order, the last one again and again."""
-    pytest.importorskip("openai")
+    skip_without("openai")
     with contextlib.ExitStack() as stack:
 
         def start(*answers):
@@ -279,7 +280,7 @@ def test_a_judge_is_asked_once(endpoint):
 
 
 def test_a_judge_of_anthropic(endpoint, monkeypatch):
-    pytest.importorskip("anthropic")
+    skip_without("anthropic")
     asked = endpoint("score: 7")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", os.environ["OPENAI_BASE_URL"])
     monkeypatch.delenv("OPENAI_BASE_URL")

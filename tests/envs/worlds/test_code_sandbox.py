@@ -30,12 +30,10 @@ from palaestra.envs.worlds.code.problems import MODULE, Sizes, Test, build, prog
 from palaestra.envs.worlds.code.world import AGENT, Code
 from palaestra.errors import PalaestraError, RecipeError
 from palaestra.testing import check_environment
+from tests.extras import needs
 from tests.messages import told
 
-try:
-    machines.backend("auto", "isolation")
-except PalaestraError as missing:
-    pytest.skip(str(missing), allow_module_level=True)
+pytestmark = needs("bubblewrap")
 
 LIMITS = {"timeout_s": 20.0, "memory_mb": 256}
 RIGHT = "def f(x):\n    return x * 3 + 1\n"

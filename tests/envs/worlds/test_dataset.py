@@ -27,6 +27,7 @@ from palaestra.envs.worlds.dataset.world import AGENT, Dataset
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.recipe import Recipe, load
 from palaestra.testing import check_environment
+from tests.extras import imported, skip_without
 from tests.messages import told
 
 ROWS = [{"prompt": f"What is {n} + {n}?", "answer": str(2 * n), "level": n % 3} for n in range(40)]
@@ -67,13 +68,13 @@ def written(path, rows):
                 writer.writeheader()
                 writer.writerows(rows)
         case ".parquet":
-            pytest.importorskip("pyarrow")
+            skip_without("pyarrow")
             import pyarrow
             import pyarrow.parquet
 
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
         case ".arrow":
-            datasets = pytest.importorskip("datasets")
+            datasets = imported("datasets")
             datasets.Dataset.from_list(rows).save_to_disk(path)
     return path
 
@@ -97,7 +98,7 @@ def test_folders_and_beginnings_of_file_names(tmp_path):
 
 
 def test_folders_of_the_package_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    datasets = imported("datasets")
     whole, part = datasets.Dataset.from_list(ROWS), datasets.Dataset.from_list(ROWS[:5])
     whole.save_to_disk(tmp_path / "whole", num_shards=3)
     assert every(Dataset(path=f"{tmp_path}/whole")) == {row["prompt"]: row["answer"] for row in ROWS}
@@ -373,7 +374,7 @@ def test_a_function_with_options(file, functions):
 
 
 def test_replies_of_conversations_are_messages(file, functions):
-    rewards = pytest.importorskip("trl.rewards")
+    rewards = imported("trl.rewards")
     rows = [{"prompt": [{"role": "user", "content": "1/3?"}], "solution": r"\frac{1}{3}"}]
     env = Dataset(
         path=file(rows), split=1e-9, reward=["trl.rewards:accuracy_reward", "trl.rewards:think_format_reward"]

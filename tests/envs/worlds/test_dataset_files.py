@@ -15,6 +15,7 @@ import pytest
 
 from palaestra.envs.worlds.dataset.files import read_rows
 from palaestra.errors import InvalidData
+from tests.extras import imported, skip_without
 from tests.messages import told
 
 ROW = '{"prompt": "2 + 2?", "answer": "4"}'
@@ -94,16 +95,14 @@ def test_faults(read, name, content, word):
 @pytest.mark.parametrize("content", [b"", b"not a table"])
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_tables_that_are_none(read, name, content):
-    pytest.importorskip("pyarrow")
+    skip_without("pyarrow")
     with pytest.raises(InvalidData, match="cannot be read as"):  # the rest of the message is that of pyarrow
         read(name, content)
 
 
 def test_a_table_with_two_columns_of_one_name(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.parquet").write_table(
-        pyarrow.table([["a"], ["b"]], ["prompt", "prompt"]), tmp_path / "a.parquet"
-    )
+    pyarrow = imported("pyarrow")
+    imported("pyarrow.parquet").write_table(pyarrow.table([["a"], ["b"]], ["prompt", "prompt"]), tmp_path / "a.parquet")
     with pytest.raises(InvalidData, match="prompt"):
         read_rows(str(tmp_path / "a.parquet"))
 

@@ -31,7 +31,7 @@ from palaestra.rollout.programs import demonstrate, play
 from palaestra.rollout.roles import Role, RoleTools
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from tests.extras import needs
+from tests.extras import imported, needs
 from tests.messages import told
 
 TOOL = {
@@ -204,7 +204,7 @@ def arguments(env):
 
 
 def test_5_nulls_of_arrow(made, tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, pq = imported("pyarrow"), imported("pyarrow.parquet")
     rows = [stored(number) for number in range(2)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as file, pa.ipc.new_file(file, pa.table({}).schema) as _:
@@ -221,7 +221,7 @@ def test_5_nulls_of_arrow(made, tmp_path):
 
 
 def test_5_json_in_arrow(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    datasets = imported("datasets")
     rows = [{**stored(number), "tools": [TOOL]} for number in range(2)]
     whole = datasets.Dataset.from_list(rows, on_mixed_types="use_json")
     whole.to_parquet(tmp_path / "a.parquet")

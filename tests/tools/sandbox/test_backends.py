@@ -18,15 +18,15 @@ import pytest
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox import BubblewrapSandbox, Sandbox, SubprocessSandbox
-from palaestra.tools.sandbox.bubblewrap import unavailable
+from tests.extras import skip_without
 
 MAKE = {"bubblewrap": BubblewrapSandbox, "subprocess": SubprocessSandbox}
 
 
 @pytest.fixture(scope="module", params=list(MAKE))
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    if request.param == "bubblewrap" and unavailable():
-        pytest.skip(unavailable())
+    if request.param == "bubblewrap":
+        skip_without("bubblewrap")
     made = MAKE[request.param](max_output=1000, disk_mb=4)
     yield made
     made.close()
@@ -138,8 +138,8 @@ def test_7_a_clean_environment(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", list(MAKE))
 def test_8_closing(name: str) -> None:
-    if name == "bubblewrap" and unavailable():
-        pytest.skip(unavailable())
+    if name == "bubblewrap":
+        skip_without("bubblewrap")
     MAKE[name]().close()  # what is made once for the process is made
     before = len(os.listdir("/proc/self/fd"))
     sandbox = MAKE[name]()

@@ -9,8 +9,8 @@ import pytest
 
 from palaestra.errors import PalaestraError, RecipeError
 from palaestra.tools.sandbox import BubblewrapSandbox, Guarantees, Threat, choose, choosing, detect
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.sandbox.namespaces import find_means
+from tests.extras import skip_without
 
 
 @pytest.fixture
@@ -28,8 +28,7 @@ def test_1_detect() -> None:
 
 
 def test_2_the_strongest_is_chosen() -> None:
-    if unavailable():
-        pytest.skip(unavailable())
+    skip_without("bubblewrap")
     for require in ("isolation", "none"):
         sandbox = choose(require=require)
         assert isinstance(sandbox, BubblewrapSandbox)

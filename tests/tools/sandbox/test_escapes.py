@@ -23,8 +23,8 @@ from palaestra.tools.sandbox import (
     SubprocessSandbox,
     Threat,
 )
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.sandbox.cgroups import PREFIX, writable_groups
+from tests.extras import skip_without
 from tests.tools.sandbox.attacks import SECRET, Host, code, host
 
 Run = Callable[..., Execution]
@@ -42,8 +42,8 @@ DISK, TOTAL = 8, 300  # megabytes
 def contender(request: pytest.FixtureRequest) -> Iterator[tuple[Run, Guarantees]]:
     """A way to run Python code, and what it claims."""
     kind: str = request.param
-    if kind not in ("subprocess", "plain-call", "plain-session") and unavailable():
-        pytest.skip(unavailable())
+    if kind not in ("subprocess", "plain-call", "plain-session"):
+        skip_without("bubblewrap")
     if kind in ("bubblewrap", "bubblewrap-ungrouped", "subprocess"):
         make = SubprocessSandbox if kind == "subprocess" else BubblewrapSandbox
         options = {"groups": False} if kind == "bubblewrap-ungrouped" else {}
@@ -172,8 +172,7 @@ def test_harm_stays_with_the_program(text: str, contender: tuple[Run, Guarantees
 
 
 def test_calls_do_not_see_each_other() -> None:  # rule 4
-    if unavailable():
-        pytest.skip(unavailable())
+    skip_without("bubblewrap")
     look = "import os\nprint(sorted(os.listdir('.')), os.path.exists('/tmp/mine'), 'leak' in globals())"
     with PythonPool(workers=1) as pool:
         pool.run("leak = 1\nopen('mine', 'w').write('x')\nopen('/tmp/mine', 'w').write('x')\n__builtins__.leak = 1")

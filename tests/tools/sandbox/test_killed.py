@@ -17,10 +17,8 @@ import pytest
 
 from palaestra.tools import temporary
 from palaestra.tools.sandbox import cgroups
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.sandbox.cgroups import writable_groups
-from palaestra.tools.sandbox.subprocesses import ending_with_parent
-from tests.extras import needs
+from tests.extras import needs, skip_without
 
 NAP = """(module
  (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
@@ -61,10 +59,10 @@ def living(processes: list[psutil.Process]) -> list[psutil.Process]:
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=MARKS.get(k, pytest.mark.slow)) for k in KINDS])
 def test_nothing_is_left(kind: str, tmp_path: Path) -> None:  # rules 1 and 2
     """The sleeping module, the plain command, folders and control groups stayed."""
-    if kind in ("bubblewrap", "call", "session") and unavailable():
-        pytest.skip(unavailable())
-    if kind == "subprocess" and not ending_with_parent():
-        pytest.skip("`setpriv` is missing, so a plain command outlives a killed parent")
+    if kind in ("bubblewrap", "call", "session"):
+        skip_without("bubblewrap")
+    if kind == "subprocess":  # without it a plain command outlives a killed parent
+        skip_without("setpriv")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", START + KINDS[kind]], stdout=subprocess.PIPE, env=environment

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from palaestra.tools.sandbox import PythonPool, Session
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.sandbox.cgroups import Deaths, Group, Groups, sweep, writable_groups
+from tests.extras import skip_without
 
 LARGE = "x = bytearray(40 << 20)\nx[::4096] = x[::4096]\n"  # so that the kernel chooses the piece and not the head
 GREEDY = "import os, time\nfor n in range({n}): os.write(os.memfd_create('x'), bytes(16 << 20))\nprint('held')"
@@ -24,7 +24,8 @@ DECENT = "x = bytearray({mb} << 20)\nx[::4096] = x[::4096]\nimport time\ntime.sl
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[PythonPool]:
-    if unavailable() or writable_groups() is None:
+    skip_without("bubblewrap")
+    if writable_groups() is None:
         pytest.skip("no control groups can be made here")
     with PythonPool(workers=1, total_mb=400, disk_mb=32) as made:
         yield made

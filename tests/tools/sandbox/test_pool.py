@@ -19,15 +19,15 @@ import pytest
 
 from palaestra.errors import PalaestraError
 from palaestra.tools.sandbox import PythonPool, Session
-from palaestra.tools.sandbox.bubblewrap import unavailable
 from palaestra.tools.sandbox.living import told_files
+from tests.extras import skip_without
 
 KINDS = ("bubblewrap", "subprocess")
 
 
 def make(kind: str, **options: object) -> PythonPool:
-    if kind == "bubblewrap" and unavailable():
-        pytest.skip(unavailable())
+    if kind == "bubblewrap":
+        skip_without("bubblewrap")
     return PythonPool(**{"backend": kind, "workers": 2, "disk_mb": 4, **options})
 
 

@@ -20,6 +20,7 @@ from torch.nn import Module
 
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.interaction import Action, Observation
+from palaestra.data.ranks import Ranks
 from palaestra.data.table import Row
 from palaestra.data.trajectory import NextPrompt, Picture, Trajectory
 from palaestra.errors import ContractError
@@ -158,6 +159,11 @@ class Engine(Protocol):
         Default: do nothing, for an engine that shares the module and stores nothing. Raises: EpisodeFailure or
         UnknownName.
         """
+        return
+
+    def share(self, ranks: Ranks) -> None:
+        """Work with the engines of the run's other processes: each rank calls this once, before any request. Later all
+        call `publish`, `sleep` and `wake` in the same order, and have the same weights. Default: do nothing."""
         return
 
     def context(self, policy: str) -> int | None:

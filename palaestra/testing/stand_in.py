@@ -512,7 +512,7 @@ class StandIn:
         if not (Path(folder) / "adapter_config.json").is_file():
             return 400, {"error": {"message": f"No adapter found for {folder}", "code": 400}}
         if name in self.adapters:
-            if self.kind == "vllm" and not said.get("load_inplace"):
+            if not said.get("load_inplace"):
                 return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded.", "code": 400}}
             self._drop_adapter(name)
         made = self.model if "numb" in self.defects else load_adapter(self.model, folder).get_base_model()

@@ -195,7 +195,7 @@ class Collector(Experience):
 def _with_copies(setup: RunSetup, settings: RunSettings) -> RunSetup:
     """The setup with copies of the policies that have weights, and with a new engine and runner for them."""
     policies = {name: p.clone() if p.module is not None else p for name, p in setup.policies.items()}
-    engine = connect_engine(policies, setup.device, settings.engine)
+    engine = connect_engine(policies, setup.device, settings.engine, setup.ranks)
     roles = {name: dataclasses.replace(role, policy=policies[role.policy.name]) for name, role in setup.roles.items()}
     acting = dataclasses.replace(setup, policies=policies, roles=roles, engine=engine)
     acting.runner = settings.rollout.runner.part.target(acting, settings.rollout)

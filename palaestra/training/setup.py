@@ -14,6 +14,7 @@ from palaestra.chat.readers import Reader
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
 from palaestra.data.protocols import Context, Engine, Policy, complete
+from palaestra.data.ranks import Ranks
 from palaestra.errors import ContractError, RecipeError, nearest, out_of_memory
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
@@ -32,8 +33,11 @@ NEUTRAL = {"top_k": 0, "top_p": 1, "temperature": 1}  # with these, all tokens a
 TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 
 
-def build_setup(settings: RunSettings) -> RunSetup:
+def build_setup(settings: RunSettings, ranks: Ranks | None = None) -> RunSetup:
     """Build the setup of a run.
+
+    Args:
+        ranks: the processes that work on the run; None: this one alone.
 
     Raises: RecipeError, for settings that do not fit each other; ContractError, for an environment, a policy, a context
         or an engine that breaks its protocol.
@@ -65,7 +69,8 @@ def build_setup(settings: RunSettings) -> RunSetup:
         ],
     )
     make_policies(settings, setup)
-    setup.engine = connect_engine(setup.policies, setup.device, settings.engine)
+    setup.ranks = ranks or setup.ranks
+    setup.engine = connect_engine(setup.policies, setup.device, settings.engine, setup.ranks)
     for policy in setup.policies.values():
         policy.check_numbers()
     setup.program = settings.program
@@ -170,10 +175,11 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup, *, dtype: str)
     return used
 
 
-def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart) -> Engine | None:
+def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart, ranks: Ranks) -> Engine | None:
     """Make one engine for all policies that generate tokens. Returns None, if there is no such policy.
 
-    Raises: ContractError, for an engine that breaks its protocol or follows an earlier one.
+    Raises: ContractError, for an engine that breaks its protocol or follows an earlier one; PalaestraError, if several
+        processes share an engine that does not answer.
     """
     models = {name: policy.model for name, policy in policies.items() if policy.model is not None}
     if not models:
@@ -188,6 +194,12 @@ def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart) 
     complete(made, Engine, where=f"engine: {engine.name}")
     for name in models:
         policies[name].engine = made
+    if ranks.world > 1:
+        try:
+            made.share(ranks)
+        except BaseException:
+            made.shutdown()
+            raise
     return made
 
 

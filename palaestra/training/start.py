@@ -183,8 +183,8 @@ def _trainer(
         ranks: the processes that work on the run; None: this one alone.
     """
     resources, ranks = resources or ExitStack(), ranks or OneProcess()
-    setup = build_setup(settings)
-    setup.folder, setup.ranks = folder.path, ranks
+    setup = build_setup(settings, ranks)
+    setup.folder = folder.path
     if setup.engine is not None:
         resources.callback(setup.engine.shutdown)
     resources.callback(setup.runner.close)

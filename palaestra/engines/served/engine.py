@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import math
 import os
+import socket
 import statistics
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from palaestra.data.interaction import Action, FinishReason
 from palaestra.data.protocols import Engine, Request, Response
+from palaestra.data.ranks import Ranks
 from palaestra.engines.remote import first_weight
 from palaestra.engines.served.arrival import prompts
 from palaestra.engines.served.dialect import Asked, Dialect, Piece
@@ -206,6 +208,21 @@ class ServedEngine(Engine, Protocol):
         """
         self._known(policy)
         self._fleet.publish(policy, dict(named_tensors), version)
+
+    def share(self, ranks: Ranks) -> None:
+        """Let the first rank alone give weights to the servers, and all ranks know them by the same names.
+
+        Raises: RecipeError, if the ranks are on several machines, and an address names another server on each.
+        """
+        hosts = sorted(set(ranks.texts(socket.gethostname())))
+        local = [server.url for server in self._fleet.servers if urlsplit(server.url).hostname in LOCAL]
+        if len(hosts) > 1 and local:
+            raise RecipeError(
+                where=f"engine: {self.dialect.kind}.url",
+                what=f"the processes of the run are on {', '.join(hosts)}, and {local[0]} is another server on each.",
+                remedy="Set `url` to an address that all machines reach, and `folder` to a folder that all see.",
+            )
+        self._fleet.share(ranks)
 
     def serve(self, policy: str, model: Any, *, version: int = 0) -> None:
         """Serve one more policy: an adapter on the base, or a policy with the weights of the base.

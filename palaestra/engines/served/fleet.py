@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import shutil
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from palaestra.data.protocols import Request
+from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.engines.served import arrival
 from palaestra.engines.served.dialect import Asked, Dialect
 from palaestra.engines.served.folders import KINDS, scalings_of, write_adapter, write_model
@@ -49,7 +52,7 @@ class Served:
 COMPARED = "compared"  # begins the salt of requests that compare log-probabilities
 
 
-class Whole(NamedTuple):
+class BaseWeights(NamedTuple):
     """Base weights that were written: their label, their folder, and what servers with them answer.
 
     `expected` is None, if all policies are adapters: their own comparison shows whether the base is right.
@@ -95,9 +98,10 @@ class Fleet:
         self._folder, self._server_folder, self._base, self._initial = folder, server_folder, base, initial
         self._patience, self._seconds, self.health_seconds = patience, seconds, health_seconds
         self._seeds = seeds
+        self._ranks: Ranks = OneProcess()
         self._temporary: TemporaryFolder | None = None
         self._id, self._count, self._lock = secrets.token_hex(4), 0, threading.Lock()
-        self._whole: Whole | None = None
+        self._whole: BaseWeights | None = None
         self._proven, self._proving = False, threading.Lock()  # whether new weights arrive, which one server shows
         self._usual: float | None = None  # difference of a server's log-probabilities, if it has the weights
         self._before: list[Path] = []  # folders of earlier base weights
@@ -115,11 +119,14 @@ class Fleet:
     def remove(self, policy: str) -> None:
         """Stop serving a policy."""
         served = self.policies.pop(policy, None)
-        if served is not None and served.folder is not None:
+        if served is not None and served.folder is not None and self._wrote(served.adapter):
             self._stale[served.adapter] = served.folder
 
     def publish(self, policy: str, tensors: Mapping[str, Tensor], version: int) -> None:
         """Write new weights, and give them to all servers that answer. Those that sleep get them when they wake."""
+        self._together(lambda: self._publish(policy, tensors, version))
+
+    def _publish(self, policy: str, tensors: Mapping[str, Tensor], version: int) -> None:
         with self._lock:
             served = self.policies[policy]
             served.version = version
@@ -133,6 +140,9 @@ class Fleet:
     # ---- memory -----------------------------------------------------------------------------------------------
     def sleep(self) -> None:
         """Let the servers that answer free their memory."""
+        self._together(self._sleep)
+
+    def _sleep(self) -> None:
         self._asleep = True
         for server in self.servers:
             if server.connected:
@@ -145,14 +155,108 @@ class Fleet:
     def wake(self) -> None:
         """Let the servers that sleep take back their memory, and take over what was published meanwhile."""
         if self._asleep:
-            self._asleep = False
-            self._renew()
+            self._together(self._wake)
+
+    def _wake(self) -> None:
+        self._asleep = False
+        self._renew()
+
+    # ---- several processes ------------------------------------------------------------------------------------
+    def share(self, ranks: Ranks) -> None:
+        """Let the first rank write and send all weights, now the first ones. The others learn their names.
+
+        A rank whose server has lost them sends the same folders under the same names.
+        """
+        self._ranks = ranks
+        self._together(self._begin)
+
+    def _begin(self) -> None:
+        """Give the first weights to a server. Raises: PalaestraError, if none answers for `patience` seconds."""
+        deadline, why = time.monotonic() + self._patience, ""
+        while not any(self.is_current(server) for server in self.servers):
+            for server in self.servers:
+                try:
+                    self.join(server).result()
+                except Gone as error:
+                    why = str(error)
+            if time.monotonic() > deadline:
+                raise PalaestraError(
+                    where=f"engine: {self.dialect.kind}",
+                    what=f"{', '.join(one.url for one in self.servers)} cannot be reached for {self._patience:g} s: "
+                    f"{why}.",
+                    remedy=f"Start the server, or raise `engine.{self.dialect.kind}.patience`.",
+                )
+            time.sleep(min((server.pause for server in self.servers), default=0.0))
+
+    def _together(self, act: Callable[[], None]) -> None:
+        """Let the first rank act, and give the others what it has then. An error of the first rank is raised on all."""
+        if self._ranks.world == 1:
+            act()
+            return
+        held: dict[str, Any] = {}
+        fault: Exception | None = None
+        if self._ranks.main:
+            try:
+                act()
+                held = self._held()
+            except Exception as error:  # the other ranks wait
+                fault, held = error, {"fault": str(error)}
+        held = json.loads(self._ranks.texts(json.dumps(held))[0])
+        if fault is not None:
+            raise fault
+        if "fault" in held:
+            raise PalaestraError(where=f"engine: {self.dialect.kind}", what=f"the first process says: {held['fault']}")
+        if not self._ranks.main:
+            self._take(held)
+
+    def _held(self) -> dict[str, Any]:
+        """What the other ranks need, to ask the servers and to send again what they have lost."""
+        with self._lock:
+            return {
+                "whole": None if self._whole is None else [self._whole.label, str(self._whole.folder)],
+                "usual": self._usual,
+                "asleep": self._asleep,
+                "policies": {
+                    name: [one.version, one.adapter, str(one.folder or ""), one.versions]
+                    for name, one in self.policies.items()
+                },
+                "servers": [
+                    [one.base, one.length, one.seedless, one.sleeping, one.label, one.adapters]
+                    if one.connected
+                    else None
+                    for one in self.servers
+                ],
+            }
+
+    def _take(self, held: Mapping[str, Any]) -> None:
+        """Have what the first rank has."""
+        model = self._trained_whole()
+        with self._lock:
+            self._proven, self._usual, self._asleep = True, held["usual"], held["asleep"]
+            if held["whole"] is not None and held["whole"][0] != self.label:
+                label, folder = held["whole"]
+                expected = None if model is None else arrival.Expected(arrival.next_tokens(model), None)
+                self._whole, self.label = BaseWeights(label, Path(folder), expected), label
+            for name, (version, adapter, folder, versions) in held["policies"].items():
+                if (one := self.policies.get(name)) is None:
+                    continue
+                if one.folder is not None and one.adapter != adapter and self._wrote(one.adapter):
+                    self._stale[one.adapter] = one.folder
+                one.version, one.adapter, one.versions = version, adapter, versions
+                one.folder = Path(folder) if folder else None
+        for server, known in zip(self.servers, held["servers"], strict=True):
+            if known is not None:
+                server.base, server.length, server.seedless, server.sleeping, server.label, server.adapters = known
+                server.connected = True
+        self._drop_stale()
 
     def close(self) -> None:
         """Unload the adapters, and remove the folders. The servers go on."""
         stale = set(self._stale)
         for server in self.servers:
             for name in {*server.adapters.values(), *stale} if server.connected else ():
+                if not self._wrote(name):
+                    continue
                 with contextlib.suppress(Gone, Refused, PalaestraError):
                     self.dialect.unload_adapter(server, name)
             server.forget()
@@ -232,8 +336,9 @@ class Fleet:
         with self._lock:
             whole = self._whole
         if whole is not None and server.label != whole.label:
-            self._prove(server)
-            self._load(server, whole)
+            if self._ranks.world == 1 or self.dialect.label(server) != whole.label:  # another rank may have sent it
+                self._prove(server)
+                self._load(server, whole)
             server.label = whole.label
         for policy, one in list(self.policies.items()):
             with self._kept(one) as (name, folder):
@@ -242,7 +347,7 @@ class Fleet:
                     self._control(server, self.dialect.load_adapter, "to load an adapter", name, place, self._seconds)
                     server.adapters[policy] = name
 
-    def _load(self, server: Server, whole: Whole, *, test: bool = False) -> None:
+    def _load(self, server: Server, whole: BaseWeights, *, test: bool = False) -> None:
         """Let a server take over base weights, and see whether they have arrived. Raises: Gone; PalaestraError."""
         place = self._there(whole.folder)
         self._control(server, self.dialect.load_weights, "to load a model's weights", place, whole.label, self._seconds)
@@ -273,7 +378,7 @@ class Fleet:
             plain = arrival.next_tokens(model)
             expected = arrival.Expected(arrival.next_tokens(model, factor=arrival.CHANGE), plain)
             with self._lock:
-                test = Whole(f"{self._id}-test", self._place("test"), expected)
+                test = BaseWeights(f"{self._id}-test", self._place("test"), expected)
             self._write(model, test.folder, change=arrival.changed)
             try:
                 self._load(server, test, test=True)
@@ -390,7 +495,11 @@ class Fleet:
         """The path of a folder of weights at the servers."""
         if self._server_folder is None:
             return str(folder.absolute())
-        return f"{self._server_folder.rstrip('/')}/{self._id}/{folder.name}"
+        return f"{self._server_folder.rstrip('/')}/{folder.parent.name}/{folder.name}"
+
+    def _wrote(self, adapter: str) -> bool:
+        """Whether this process has written an adapter, and not another rank."""
+        return adapter.startswith(f"{self._id}-")
 
     def _write_whole(self) -> None:
         folder, model, before = self._place("model"), self._trained_whole(), self._whole
@@ -403,7 +512,7 @@ class Fleet:
             earlier = None if before is None or before.expected is None else before.expected.now
             expected = arrival.Expected(arrival.next_tokens(model), earlier)
         self._before += [before.folder] if before is not None else []
-        self._whole, self.label = Whole(label, folder, expected), label
+        self._whole, self.label = BaseWeights(label, folder, expected), label
         self.counts["written_models"] += 1
 
     def _write(self, model: Any, folder: Path, **options: Any) -> None:

@@ -93,7 +93,11 @@ class SGLang(Dialect):
         server.send("/update_weights_from_disk", body, seconds=seconds)
 
     def load_adapter(self, server: Server, name: str, folder: str, seconds: float) -> None:
-        server.send("/load_lora_adapter", {"lora_name": name, "lora_path": folder}, seconds=seconds)
+        try:
+            server.send("/load_lora_adapter", {"lora_name": name, "lora_path": folder}, seconds=seconds)
+        except Refused as error:
+            if "already" not in error.said:  # this name is of these weights alone, so another process has sent them
+                raise
 
     def unload_adapter(self, server: Server, name: str) -> None:
         server.send("/unload_lora_adapter", {"lora_name": name})

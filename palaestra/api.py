@@ -31,6 +31,7 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import EVALUATIONS, METRICS, TIMINGS, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import ENVIRONMENT_STEPS, read
+from palaestra.training.settings import CHOSEN
 from palaestra.training.start import train as train_settings
 from palaestra.trust import trusting
 
@@ -175,7 +176,11 @@ def _arms(runs: Sequence[Run | str | os.PathLike[str]]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in map(_run, runs):
         entries = run.recipe.to_json()
-        values = {key: entry["value"] for key, entry in entries.items() if key not in ("seed", "run", "name")}
+        values = {
+            key: entry["value"]
+            for key, entry in entries.items()
+            if key not in ("seed", "run", "name") and entry["origin"] != CHOSEN
+        }
         groups.setdefault(json.dumps(values, sort_keys=True), []).append(run)
     names = [some[0].recipe.settings.name for some in groups.values()]
     return {

@@ -143,6 +143,9 @@ DECLARED: dict[str, Any] = {
     "abilities": None,  # of an environment, their names (palaestra.data.abilities); of a policy, a function of options
     "outputs_with": None,  # of a policy: a function of options that returns the outputs which it has with them
     "model_size": None,  # of a policy: a function of options and its bases' sizes (palaestra.models.sizes.PolicySize)
+    # Of any other part: a function of options, the policies' sizes by name, and the run's settings. It returns the
+    # models which the part loads or copies (palaestra.models.sizes.LoadedModel).
+    "loads": None,
     "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
     "elsewhere": None,  # of an engine: a function of options that says which other program generates
     "chat_model": False,  # of a policy: whether it is a chat model without a renderer, which must be told of tools

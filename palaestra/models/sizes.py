@@ -121,6 +121,7 @@ class PolicySize:
         chunk: most logits that a pass computes at once, if the output layer is trained.
         held: the kind in which the policy holds the weights of all linear layers but the output: nf4, fp4 or int8.
             None: they are whole.
+        trainable: whether the recipe trains it. The plan sets it.
     """
 
     model: ModelSize
@@ -129,6 +130,7 @@ class PolicySize:
     adds: bool
     chunk: int
     held: str | None = None
+    trainable: bool = True
 
     def weight_bytes(self, width: int) -> int:
         """Bytes of all weights, if a whole one takes `width` bytes."""
@@ -144,6 +146,32 @@ class PolicySize:
     def computed_bytes(self, width: int) -> int:
         """Bytes of the largest weight that a pass computes from its codes."""
         return 0 if self.held is None else width * max((i * o for i, o in self.model.linear.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """Models that a part loads or copies, beside those of the policies. The part declares them in `loads`.
+
+    Attributes:
+        what: for a line of the plan, such as `second model of main`.
+        size: of the policy that is copied, or of the policy whose kind the model has.
+        adds: whether each of them holds low-rank additions alone and shares the weights below them.
+        count: how many there are, at most.
+        learns: whether the part trains them with AdamW.
+        counted: whether `training.token_budget` bounds the passes with a gradient, if the part trains them.
+    """
+
+    what: str
+    size: PolicySize
+    adds: bool = False
+    count: int = 1
+    learns: bool = False
+    counted: bool = True
+
+
+def copy_of(size: PolicySize, what: str, *, count: int = 1, learns: bool = False, counted: bool = True) -> LoadedModel:
+    """Copies that the `clone` of a policy of this size makes: of an adapter, they are its additions alone."""
+    return LoadedModel(what=what, size=size, adds=size.adds, count=count, learns=learns, counted=counted)
 
 
 @functools.cache

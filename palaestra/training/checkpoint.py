@@ -29,6 +29,7 @@ from palaestra.store.folder import CHECKPOINTS, DECISIVE, METRICS, RunFolder
 from palaestra.store.json_text import plain
 from palaestra.store.lines import JsonLines
 from palaestra.store.metrics import read
+from palaestra.training.settings import BUDGET
 
 STATE = "state.json"
 # What objects raise if they are given a state of another kind: a key or a module less, another shape, another length.
@@ -227,11 +228,11 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences of the values of two recipes."""
+    """The differences of the values of two recipes. A token budget that one of them leaves to the run does not count."""
     return [
         f"{key} {before.get(key)} -> {now.get(key)}"
         for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
+        if before.get(key) != now.get(key) and not (key == BUDGET and None in (before.get(key), now.get(key)))
     ]
 
 
@@ -247,6 +248,14 @@ def former_recipe(folder: RunFolder, place: Path, *, say: Callable[[str], object
         say(f"{error.where}: {error.what} It is written anew.")
         there = {}
     return dict(read_state(place).get("recipe", there))
+
+
+def former_entry(folder: RunFolder, key: str) -> dict[str, Any]:
+    """The entry of a key in recipe.json; empty, if it has none or cannot be read."""
+    try:
+        return folder.read_recipe().get(key, {})
+    except RunFolderError:
+        return {}
 
 
 def damage(place: Path) -> str | None:

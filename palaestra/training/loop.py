@@ -166,7 +166,7 @@ class Trainer:
             number=self.step,
             seed=derive(self.settings.seed, "parts", self.step),
             temperature=self.settings.rollout.temperature,
-            token_budget=self.settings.training.token_budget,
+            token_budget=self.settings.training.tokens_at_once,
             temperatures=self.setup.temperatures,
             references=self.state.references,
             ranks=self.setup.ranks,

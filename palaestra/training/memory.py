@@ -1,27 +1,35 @@
 """The memory that a run needs, known before anything starts. `palaestra plan` shows it, and `train` refuses what cannot
 fit.
 
-Counted are pretrained models: their weights, what training adds, one pass of an update, and on a CPU the program. The
-cache of generation is freed before an update, and has a line of its own. Models that are made on the spot are small and
-not counted.
+Counted are pretrained models: their weights, what training adds, copies of them and further models that parts load, one
+pass of an update, and on a CPU the program. The cache of generation is freed before an update, and has a line of its
+own. Models that are made on the spot are small and not counted.
+
+A recipe without `training.token_budget` gets one here. It decides how batches are cut, and so the memory of a pass. The
+numbers that an update computes do not depend on it, except for rounding.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from palaestra.bound import BoundPart
 from palaestra.engines.heap import GROWTH
 from palaestra.engines.memory import is_share, limit_of
 from palaestra.errors import RecipeError
 from palaestra.models.devices import free_bytes, run_device
 from palaestra.models.precision import chosen_dtype
 from palaestra.models.products import packs_bfloat16
-from palaestra.models.sizes import PolicySize
+from palaestra.models.sizes import LoadedModel, PolicySize, copy_of
 from palaestra.policies.frozen_head import rows_at_once
-from palaestra.registry import declared
-from palaestra.training.settings import PolicySettings, RunSettings
+from palaestra.registry import Section, declared
+from palaestra.training.settings import TOKEN_BUDGET, PolicySettings, RunSettings
 
 WIDTHS = {"bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number
 MASTER = WIDTHS["float32"]  # master weights, gradients and logits have at least this precision
@@ -31,6 +39,8 @@ TEMPORARY = 1.15  # a backward pass needs about an eighth more than what is kept
 # On a CPU the program shares the memory of the model. Bytes, measured with SmolLM2 in whole runs.
 LIBRARIES = 800_000_000
 KERNELS = 900_000_000  # that oneDNN keeps for products in bfloat16 (see ONEDNN_PRIMITIVE_CACHE_CAPACITY)
+BUDGETS = tuple(TOKEN_BUDGET // 2**halvings for halvings in range(5))  # few, so that machines often choose the same
+ROOM = 0.5  # the share of free memory that a run with a chosen budget may fill
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -47,27 +57,100 @@ class Need:
 def needs_of(settings: RunSettings) -> list[Need]:
     """What the pretrained models of a recipe need, in bytes. Empty, if the recipe has none.
 
-    A pass is left out if it cannot be counted for an architecture.
+    A pass is left out if it cannot be counted for an architecture. Without a token budget, passes have the chosen one.
 
     Raises: CheckpointError, if a model is not on this machine.
     """
-    width = WIDTHS[_dtype(settings)]
+    return _needs(with_budget(settings))
+
+
+def with_budget(settings: RunSettings) -> RunSettings:
+    """The settings with a token budget: their own, or the one that is chosen now.
+
+    Chosen is the largest of `BUDGETS` with which the run fits. It is the largest of all if no pretrained model is
+    loaded or nothing can be counted, and the smallest if none fits.
+    """
+    if settings.training.token_budget is not None:
+        return settings
+    free, tried = None if settings.training.shard else _free(settings), settings
+    for budget in BUDGETS:
+        tried = settings.model_copy(update={"training": settings.training.model_copy(update={"token_budget": budget})})
+        if free is None or sum(row.size for row in _needs(tried)) <= ROOM * free:
+            break
+    return tried
+
+
+def _free(settings: RunSettings) -> int | None:
+    """Bytes of the device that are free for this process. On a CPU, the processes of a run on one machine share it."""
+    free, on_cpu = free_bytes(settings.device), settings.device.partition(":")[0] == "cpu"
+    return free // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if free is not None and on_cpu else free
+
+
+def _needs(settings: RunSettings) -> list[Need]:
+    """The lines for settings with a token budget."""
+    dtype, sizes = _dtype(settings), _sizes(settings)
     rows: list[Need] = []
     passes: list[Need] = []
-    for name, size in _sizes(settings).items():
+    for name, size in sizes.items():
         own = settings.policies[name]
         if size.holds_model:
-            rows.append(_weights(f"weights of {name}", size, width, _dtype(settings)))
-        if not size.adds and own.trainable and (own.reference or settings.reference):
-            rows.append(_weights(f"reference of {name}", size, width, _dtype(settings)))
+            rows.append(_weights(f"weights of {name}", size, WIDTHS[dtype], dtype))
         if own.trainable:
             rows.append(_training(name, size, settings))
             passes += _pass(name, size, settings)
+    for loaded in _loaded(settings, sizes):
+        rows.append(_copies(loaded, dtype))
+        if loaded.learns and loaded.counted:
+            passes += _pass(loaded.what, dataclasses.replace(loaded.size, adds=loaded.adds), settings)
     if passes:
         rows.append(max(passes, key=lambda need: need.size))
     if rows and settings.device.partition(":")[0] == "cpu":
-        rows.append(_program(_dtype(settings)))
+        rows.append(_program(dtype))
     return rows
+
+
+def _loaded(settings: RunSettings, sizes: Mapping[str, PolicySize]) -> list[LoadedModel]:
+    """The models beside those of the policies: references, copies that act, and what parts declare in `loads`."""
+    training, loaded = settings.training, []
+    for name, size in sizes.items():
+        if size.trainable and (settings.policies[name].reference or settings.reference):
+            loaded.append(copy_of(size, f"reference of {name}"))
+        if training.lag or training.actor_noise or training.max_staleness:
+            loaded.append(copy_of(size, f"copy of {name} that acts"))
+        if training.lag or training.actor_noise:  # also the weights of the present iteration
+            loaded.append(copy_of(size, f"former weights of {name}", count=training.lag + 1))
+    for part in bound_parts(settings):
+        loads = declared(part.part.target, "loads")
+        loaded += [] if loads is None else loads(part.options, sizes, settings)
+    return loaded
+
+
+def bound_parts(value: Any) -> Iterator[BoundPart]:
+    """All parts in a section of the settings."""
+    if isinstance(value, BoundPart):
+        yield value
+    elif isinstance(value, Section):
+        for name in type(value).model_fields:
+            yield from bound_parts(getattr(value, name))
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from bound_parts(inner)
+
+
+def _copies(loaded: LoadedModel, dtype: str) -> Need:
+    """The line of models that a part loads: weights, and if it trains them, gradients and states of its optimizer."""
+    size, width = loaded.size, WIDTHS[dtype]
+    times = f"{loaded.count} times " if loaded.count > 1 else ""
+    if loaded.adds:
+        width, held = max(width, MASTER), max(width, MASTER) * size.trained
+        how = f"{times}{size.trained / 1e6:,.1f} million weights of low-rank additions"
+    else:
+        held = size.weight_bytes(width)
+        how = f"{times}{_weights('', size, width, dtype).how}"
+    if loaded.learns:
+        held += width * (size.trained if loaded.adds else size.model.parameters) * (1 + STATES)
+        how += ", their gradients, and two states of the optimizer"
+    return Need(what=loaded.what, size=loaded.count * held, how=how)
 
 
 def _dtype(settings: RunSettings) -> str:
@@ -83,7 +166,7 @@ def _sizes(settings: RunSettings) -> dict[str, PolicySize]:
         options = own.policy.options if own.load is None else {**own.policy.options, "model": own.load}
         size = None if count is None else count(options, found)
         if size is not None:
-            found[name] = size
+            found[name] = dataclasses.replace(size, trainable=own.trainable)
     return found
 
 
@@ -113,7 +196,7 @@ def _training(name: str, size: PolicySize, settings: RunSettings) -> Need:
 
 
 def _pass(name: str, size: PolicySize, settings: RunSettings) -> list[Need]:
-    budget, model = settings.training.token_budget, size.model
+    budget, model = settings.training.tokens_at_once, size.model
     kept = model.kept(_dtype(settings))
     if kept is None:
         return []
@@ -148,6 +231,8 @@ def further_lines(settings: RunSettings) -> list[str]:
     if elsewhere is not None:
         lines.append(f"{elsewhere(settings.engine.options)} generates, with weights and cache in its own memory")
     sizes = _sizes(settings)
+    if sizes and settings.training.token_budget is None:
+        lines.append("training.token_budget is not set: the start of a run chooses it by the free memory, and keeps it")
     for name, size in sizes.items():
         if elsewhere is not None and settings.policies[name].trainable:
             written = size.trained if size.adds else size.model.parameters
@@ -158,6 +243,9 @@ def further_lines(settings: RunSettings) -> list[str]:
             lines += [*_limit(each, settings, policies=len(sizes)), *_copy(name, size, settings)]
         if settings.policies[name].trainable and size.model.kept(_dtype(settings)) is None:
             lines.append(f"one pass of an update of {name} cannot be counted for this architecture")
+    for loaded in _loaded(settings, sizes):
+        if not loaded.counted:
+            lines.append(f"passes of the {loaded.what} are not counted: their size follows from the episodes")
     if settings.training.shard:
         lines.append("training.shard spreads weights and what training adds over the processes; the lines count all")
     return lines
@@ -198,8 +286,9 @@ def refuse_what_cannot_fit(settings: RunSettings) -> None:
     Raises: RecipeError, with the numbers.
     """
     run_device(settings.device)
-    rows = [] if settings.training.shard else needs_of(settings)  # with shards, each process needs only its share
-    free = free_bytes(settings.device) if rows else None
+    settings = with_budget(settings)
+    rows = [] if settings.training.shard else _needs(settings)  # with shards, each process needs only its share
+    free = _free(settings) if rows else None
     total = sum(row.size for row in rows)
     if free is None:
         return
@@ -224,7 +313,7 @@ def refuse_what_cannot_fit(settings: RunSettings) -> None:
 def _remedy(settings: RunSettings, rows: list[Need], free: int) -> str:
     held = sum(row.size for row in rows if row.always)
     passing = sum(row.size for row in rows if not row.always)
-    budget = settings.training.token_budget
+    budget = settings.training.tokens_at_once
     if passing and held < free:
         fits = int(budget * 0.9 * (free - held) / passing) // 64 * 64
         if fits:

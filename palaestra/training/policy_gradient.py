@@ -67,7 +67,7 @@ class PolicyGradient(Learner):
             constant=settings.aggregate.constant,
             epochs=own.epochs or settings.training.epochs,
             minibatches=own.minibatches or settings.training.minibatches,
-            token_budget=settings.training.token_budget,
+            token_budget=settings.training.tokens_at_once,
             several=settings.several_updates,
             stop_kl=settings.training.stop_kl,
             agent_gradients=settings.training.agent_gradients,

@@ -16,6 +16,9 @@ from palaestra.options import Aggregation
 from palaestra.registry import Count, Fraction, NonNegative, Positive, PositiveInt, Section
 from palaestra.rollout.settings import RolloutSettings
 
+TOKEN_BUDGET = 8192  # of models that are made on the spot, and the most that the start of a run chooses
+BUDGET = "training.token_budget"
+CHOSEN = "chosen at the start"  # the origin of a value that the recipe leaves to the run
 NEED_CONSTANT = ("sequence-sum-norm", "constant-length")  # values of `aggregate.how` that divide by a constant
 
 
@@ -127,7 +130,9 @@ class TrainingSettings(Section):
     iterations: PositiveInt = 100
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1
-    token_budget: PositiveInt = 8192  # most tokens in one pass of the model, padding included
+    # Most tokens in one pass of the model, padding included. None: `TOKEN_BUDGET`, or less for a pretrained model, as
+    # the start of the run chooses by the memory that is free (palaestra.training.memory).
+    token_budget: PositiveInt | None = None
     checkpoint_every: PositiveInt | None = None  # iterations; None: by time, and at the end
     keep_checkpoints: PositiveInt = 2
     max_failed: Fraction = 0.5  # a larger share of failed episodes in one iteration stops the run; 1: none
@@ -142,6 +147,11 @@ class TrainingSettings(Section):
     stale: Literal["wait", "drop"] = "wait"  # wait for the slowest episode of a batch, or drop episodes when too old
     lag: Annotated[int, pydantic.Field(ge=0)] = 0  # act with weights that are this many updates old, for experiments
     actor_noise: NonNegative = 0.0  # act with noise on the weights, as a share of their deviation, for experiments
+
+    @property
+    def tokens_at_once(self) -> int:
+        """The token budget, or the one of models that are made on the spot."""
+        return self.token_budget or TOKEN_BUDGET
 
 
 class EvaluationSettings(Section):

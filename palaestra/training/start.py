@@ -22,9 +22,16 @@ from palaestra.store.folder import RESULT, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES
 from palaestra.training.async_collector import refuse_strategies
-from palaestra.training.checkpoint import RunState, continued_from, differences, former_recipe, recipe_values
+from palaestra.training.checkpoint import (
+    RunState,
+    continued_from,
+    differences,
+    former_entry,
+    former_recipe,
+    recipe_values,
+)
 from palaestra.training.loop import Trainer
-from palaestra.training.memory import refuse_what_cannot_fit
+from palaestra.training.memory import needs_of, refuse_what_cannot_fit, with_budget
 from palaestra.training.monitor import Panel, closing_line
 from palaestra.training.parallel import (
     SharedRunner,
@@ -35,7 +42,7 @@ from palaestra.training.parallel import (
     spread,
 )
 from palaestra.training.progress import Progress
-from palaestra.training.settings import RunSettings
+from palaestra.training.settings import BUDGET, CHOSEN, RunSettings
 from palaestra.training.setup import build_setup, refuse_other_probabilities
 from palaestra.training.stages import Stages, refuse_missing_columns, started
 from palaestra.training.warm_start import Clones, demonstrated, kept_line, warm_start
@@ -70,13 +77,35 @@ def train(
     with exits_refused(), joined(settings) as ranks, ExitStack() as resources:
         if not ranks.main:  # this rank's logs are the same as the first rank's, so they are thrown away
             folder = RunFolder.create(resources.enter_context(TemporaryDirectory()) + "/run")
+            settings, recipe = _with_budget(settings, recipe, ranks)
             return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=True)
         resources.enter_context(writing(path, make=not resume))
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
+        settings, recipe = _with_budget(settings, recipe, ranks, folder if resume else None)
         if not resume:
             folder.write_recipe(recipe)
         with undone_if_it_cannot_begin(folder):
             return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
+
+
+def _with_budget(
+    settings: RunSettings, recipe: Mapping[str, Any], ranks: Ranks, former: RunFolder | None = None
+) -> tuple[RunSettings, Mapping[str, Any]]:
+    """Settings and recipe with the token budget of the recipe, of the resumed run, or of the choice at the start.
+
+    All ranks have the same.
+
+    Args:
+        former: of the run that is resumed; None for a new run.
+    """
+    if settings.training.token_budget is not None:
+        return settings, recipe
+    entry = {"value": None, "origin": CHOSEN} | ({} if former is None else former_entry(former, BUDGET))
+    chosen = with_budget(settings).training if entry["value"] is None else settings.training
+    budget = int(ranks.texts(str(entry["value"] or chosen.token_budget))[0])
+    training = settings.training.model_copy(update={"token_budget": budget})
+    settings = settings.model_copy(update={"training": training})
+    return settings, {**recipe, BUDGET: {"value": budget, "origin": entry["origin"]}}
 
 
 @contextmanager
@@ -129,6 +158,8 @@ def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapp
                 folder.write_recipe(recipe)
                 folder.discard(RESULT)
         else:
+            if recipe.get(BUDGET, {}).get("origin") == CHOSEN and needs_of(settings):
+                progress.note(f"{BUDGET}={settings.training.token_budget}: {CHOSEN} by the free memory, and kept")
             trainer.log.truncate(-1)
             trainer.episodes.truncate(-1)
             _warm(trainer, progress)

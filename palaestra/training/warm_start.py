@@ -90,7 +90,7 @@ def warm_start(setup: RunSetup, run: RunSettings, *, say: Callable[[str, int, in
     for name, members in cloned.items():
         policy, rows = setup.policies[name], [row for row in rows_of(finished) if row.step.policy in members]
         if rows:
-            budget, own_seed = run.training.token_budget, derive(seed, "cloning", name)
+            budget, own_seed = run.training.tokens_at_once, derive(seed, "cloning", name)
             metrics_of_policy = _clone(policy, rows, settings, token_budget=budget, seed=own_seed, say=say)
             metrics |= {f"warm_start/{name}/{key}": value for key, value in metrics_of_policy.items()}
             for member in members:

@@ -11,10 +11,19 @@
 6. A real update of SmolLM2 stays below the plan, and above half of it.
 7. A model that cannot be counted is trained all the same; one that cannot be loaded is refused by the loader. With
    shards nothing is refused. An adapter is counted wherever it stands, and so is a model in `load`.
+8. Every model of a run is counted: references, copies that act, and models that parts load or copy. As many models are
+   in memory at the end of a run.
+9. Without a token budget, the start of a run chooses one with which half of the free memory suffices, writes it into
+   `recipe.json`, says it, and a resumed run keeps it. Models that are made on the spot have a fixed one, in silence.
+10. The token budget changes what an update computes by rounding alone: with packed rows, a reference, a loss of whole
+   groups, a part that trains a second model, and additions.
 """
 
 from __future__ import annotations
 
+import copy
+import gc
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -27,18 +36,25 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, MixtralConfig
 
 from palaestra.commands import plan
+from palaestra.commands.runs import resolve
+from palaestra.data.iteration import Iteration
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models import devices, sizes
 from palaestra.models.adapters import add_adapter
 from palaestra.models.causal_lm import load_causal_lm, make_causal_lm
-from palaestra.models.sizes import PROBE, size_of
+from palaestra.models.sizes import PROBE, LoadedModel, size_of
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies import frozen_head
 from palaestra.recipe import load
+from palaestra.recipe.smoke import VARIED
 from palaestra.training import memory
+from palaestra.training.loop import Trainer
 from palaestra.training.memory import needs_of
 from palaestra.training.start import train
 from tests.messages import told
+
+next_iteration = Trainer.iteration
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +161,7 @@ def test_4_refused_before_a_folder_is_made(recipe: Path, tmp_path: Path, monkeyp
     held = sum(row.size for row in needs_of(settings) if row.always)
     monkeypatch.setattr(memory, "free_bytes", lambda device: held + 10_000_000)
     with told(RecipeError, "token_budget=") as caught:
-        train(settings, recipe={})
+        train(load([str(recipe)], ["training.token_budget=8192"]).settings, recipe={})
     assert not (tmp_path / "run").exists()
     fits = str(caught.value).partition("training.token_budget=")[2].partition(",")[0]
     memory.refuse_what_cannot_fit(load([str(recipe)], [f"training.token_budget={fits}"]).settings)
@@ -206,16 +222,144 @@ def test_5_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_3_logits_of_additions(recipe: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen_head, "LOGITS", {"cpu": 1})
-    size, passes = size_of(folder), {}
+    size, passes, budget = size_of(folder), {}, 8192
     assert size is not None
     for kind in ({"adapter": {"of": "base", "rank": 4}}, {"language": {"model": folder}}):
         text = yaml.safe_load(recipe.read_text())
         text["policies"]["main"] = {"policy": kind}
-        rows = {row.what: row.size for row in needs_of(load([text]).settings)}
+        rows = {row.what: row.size for row in needs_of(load([text], [f"training.token_budget={budget}"]).settings)}
         passes[next(iter(kind))] = rows["one pass of an update of main"]
-    budget = load([str(recipe)]).settings.training.token_budget
     fewer = (budget - frozen_head.FEWEST_ROWS) * size.vocabulary * memory.MASTER * memory.LOGITS
     assert passes["language"] - passes["adapter"] == fewer > 0
+
+
+class Judge(StatefulPart):
+    """A reward with a model of its own, which it makes of the policy."""
+
+    def __init__(self) -> None:
+        self.copies: list[Any] = []
+
+    @staticmethod
+    def loads(options: Any, policies: Any, settings: Any) -> list[LoadedModel]:
+        return [LoadedModel(what="judge", size=policies["main"], count=2)]
+
+    def start(self, setup: Any, policies: Any) -> None:
+        self.copies = [copy.deepcopy(policies["main"].model) for _ in range(2)]
+
+    def __call__(self, table: Any, iteration: Any) -> Any:
+        return {"reward": table["reward"] + table["turn"]}
+
+
+PLAYED = {
+    "policies": ["reference=start"],
+    "acting copies": ["training.lag=1"],
+    "a critic": ["advantage={archer: {encoder: policy, warmup: 0, batch: 2}}", "loss=reinforce"],
+    "a second model": ["reward=[{implicit_process: {lr: 1.0e-3}}, tests.training.test_memory:Judge]"],
+    "opponents": [
+        "environment={games: {games: [tic_tac_toe]}}", "strategy={self_play: {every: 1, size: 2}}",
+        "advantage=reinforce_plus_plus",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLAYED)
+@pytest.mark.parametrize("lora", ["null", "{rank: 2, alpha: 4}"], ids=["whole", "lora"])
+def test_8_every_model_is_counted(
+    kind: str, lora: str, folder: str, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = yaml.safe_load(recipe.read_text())
+    text |= {"policies": {"main": {"policy": {"language": {"model": folder}}}}, "evaluation": {"tasks": 1}}
+    text |= {"rollout": {"tasks": 2, "group": 2, "max_turns": 2, "response_tokens": 4}}
+    text |= {"reward": [VARIED], "training": {"iterations": 3, "threads": 1}}
+    settings = load([text], [*PLAYED[kind], f"policies.main.policy.language.lora={lora}"]).settings
+    size, counts = size_of(folder), []
+    assert size is not None
+
+    def count(*_: Any) -> str:
+        """Models in memory: their embeddings, each once. Low-rank additions share them."""
+        gc.collect()
+        shape = next(iter(load_causal_lm(folder).parameters())).shape
+        some = [one for one in gc.get_objects() if isinstance(one, torch.nn.Parameter) and one.shape == shape]
+        counts.append(len({one.data_ptr() for one in some}))
+        return "done"
+
+    count()
+    monkeypatch.setattr("palaestra.training.start.closing_line", count)
+    train(settings, recipe={}, quiet=True)
+    planned = sum(
+        loaded.count * (not loaded.adds) for loaded in memory._loaded(settings, memory._sizes(settings))
+    ) + sum(one.holds_model for one in memory._sizes(settings).values())
+    assert counts[1] - counts[0] == planned - (kind == "acting copies" and lora == "null") * 2
+
+
+@pytest.mark.parametrize("budget", [8192, 2048, 512])
+def test_9_the_budget_is_chosen_once(
+    budget: int, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["evaluation.tasks=1", "training.threads=1", "rollout.tasks=2", "rollout.group=2", "rollout.max_turns=1"]
+    small += ["rollout.response_tokens=2", f"reward={VARIED}", "training.max_empty=99"]
+    one = load([str(recipe)], [*small, "training.iterations=1"])
+    needed = sum(row.size for row in needs_of(load([str(recipe)], [f"training.token_budget={budget}"]).settings))
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * needed)
+    train(one.settings, recipe=one.to_json())
+    assert capsys.readouterr().err.count(f"training.token_budget={budget}: chosen at the start") == 1
+    key = {"value": budget, "origin": "chosen at the start"}
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["training.token_budget"] == key
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * needed * (1 if budget == 512 else 2) + 10**9)
+    budgets: list[int] = []
+
+    def noted(trainer: Trainer) -> Iteration:
+        made = next_iteration(trainer)
+        budgets.append(made.token_budget)
+        return made
+
+    monkeypatch.setattr(Trainer, "iteration", noted)
+    for name in (str(recipe), str(tmp_path / "run")):  # by the recipe, which has no budget, and by the run
+        two = resolve([name, *small, f"training.iterations={2 + len(budgets)}"])
+        train(two.settings, recipe=two.to_json(), resume=True)
+        assert json.loads((tmp_path / "run" / "recipe.json").read_text())["training.token_budget"] == key
+        said = capsys.readouterr().err
+        assert "token_budget" not in said and "changed: training.iterations" in said
+    assert budgets == [budget] * 2
+    other = resolve([str(recipe), *small, "training.iterations=4", "training.token_budget=100"])
+    train(other.settings, recipe=other.to_json(), resume=True)
+    assert f"changed: training.token_budget {budget} -> 100" in capsys.readouterr().err
+
+
+def test_9_models_made_on_the_spot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["training.iterations=1", "evaluation.tasks=1", "training.token_budget=null"]
+    small = load(["cartpole.yaml"], [f"run={tmp_path / 'run'}", *few])
+    assert small.settings.training.token_budget is None
+    train(small.settings, recipe=small.to_json())
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["training.token_budget"]["value"] == 8192
+    assert "token_budget" not in capsys.readouterr().err
+
+
+def test_9_processes_on_one_machine_share_its_memory(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = sum(row.size for row in needs_of(load([str(recipe)], ["training.token_budget=8192"]).settings))
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * needed)
+    assert memory.with_budget(load([str(recipe)]).settings).training.token_budget == 8192
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert memory.with_budget(load([str(recipe)]).settings).training.token_budget == 512
+
+
+def test_10_the_budget_changes_no_number(recipe: Path, folder: str, tmp_path: Path) -> None:
+    text = yaml.safe_load(recipe.read_text())
+    language = {"model": folder, "packing": True, "lora": {"rank": 2, "alpha": 4}}
+    text |= {"policies": {"main": {"policy": {"language": language}}}, "evaluation": {"tasks": 1}}
+    text |= {"rollout": {"tasks": 2, "group": 3, "max_turns": 3, "response_tokens": 4}, "reference": "start"}
+    text |= {"reward": [VARIED, {"implicit_process": {"lr": 1e-3, "updates": 2}}], "loss": "gspo"}
+    text |= {"regularizers": [{"kl": {"coefficient": 0.1}}], "optimizer": {"adamw": {"lr": 1e-2}}}
+    text |= {"training": {"iterations": 1, "epochs": 2, "minibatches": 2, "threads": 1}}
+    runs = []
+    for budget in (16, 256, 8192):
+        found = load([text], [f"training.token_budget={budget}", f"run={tmp_path / str(budget)}"])
+        train(found.settings, recipe=found.to_json(), quiet=True)
+        runs.append(json.loads((tmp_path / str(budget) / "metrics.jsonl").read_text().splitlines()[0]))
+    assert runs[0]["policy/grad_norm"] > 0 and runs[0]["prm/grad_norm"] > 0
+    for run in runs[1:]:
+        for key in runs[0]:
+            assert run[key] == pytest.approx(runs[0][key], rel=1e-4, abs=1e-6), key
 
 
 MOVING = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}  # positions that depend on numbers

@@ -17,6 +17,7 @@ from palaestra.data import Action, Batch, Row, RunSetup, StepTable, Trajectory, 
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
+from palaestra.models.sizes import LoadedModel, PolicySize
 from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.replay.buffer import ReplayBuffer
@@ -110,6 +111,18 @@ class Archer(StatefulPart):
         self.ready = warmup == 0
         self.critics: dict[str, UtteranceCritic] = {}
         self._metrics: dict[str, float] = {}
+
+    @staticmethod
+    def loads(options: Mapping[str, Any], policies: Mapping[str, PolicySize], settings: Any) -> list[LoadedModel]:
+        """With `encoder: policy`, the critic and the target of each trained policy are whole copies of its model."""
+        copied = {name: size for name, size in policies.items() if size.trainable and options["encoder"] == "policy"}
+        critics = [
+            LoadedModel(what=f"critic of {name}", size=size, learns=True, counted=False)
+            for name, size in copied.items()
+        ]
+        return critics + [
+            LoadedModel(what=f"target of the critic of {name}", size=size) for name, size in copied.items()
+        ]
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Create a buffer and a critic for each trained policy.

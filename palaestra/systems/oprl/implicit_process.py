@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ from palaestra.data import Batch, Key, RunSetup, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
+from palaestra.models.sizes import LoadedModel, PolicySize, copy_of, size_of
 from palaestra.parts.optimizers import AdamW
 from palaestra.registry import Positive, PositiveInt, register
 from palaestra.training.policy_gradient import refuse_exploded, weight_norm
@@ -76,6 +78,15 @@ class ImplicitProcess(StatefulPart):
         self._metrics: dict[str, float] = {}
         self.models: dict[str, Any] = {}
         self._optimizer: AdamW | None = None
+
+    @staticmethod
+    def loads(options: Mapping[str, Any], policies: Mapping[str, PolicySize], settings: Any) -> list[LoadedModel]:
+        """The second model of each trained policy: a copy of the policy, or the model of the folder `model`."""
+        trained = {f"second model of {name}": size for name, size in policies.items() if size.trainable}
+        folder = None if options["model"] is None else size_of(options["model"])
+        if folder is None:
+            return [copy_of(size, what, learns=True) for what, size in trained.items()]
+        return [LoadedModel(what=what, size=replace(size, model=folder), learns=True) for what, size in trained.items()]
 
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Make the second models and their optimizer.

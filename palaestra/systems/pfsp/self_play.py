@@ -10,6 +10,7 @@ import numpy as np
 
 from palaestra.data import Play, StopReason, Trajectory, derive
 from palaestra.errors import RecipeError
+from palaestra.models.sizes import LoadedModel, PolicySize, copy_of
 from palaestra.registry import Fraction, PositiveInt, register
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.strategies import RolloutContext
@@ -61,6 +62,14 @@ class SelfPlay:
     """
 
     called_per = "group"
+
+    @staticmethod
+    def loads(options: Mapping[str, Any], policies: Mapping[str, PolicySize], settings: Any) -> list[LoadedModel]:
+        """The members of the pool: copies of the policy, as many as the run takes and the pool holds."""
+        name = options["policy"]
+        members = min(options["size"], 1 + (settings.training.iterations - 1) // options["every"])
+        what = f"earlier versions of {name}"
+        return [copy_of(policies[name], what, count=members)] if name in policies else []
 
     def __init__(
         self,

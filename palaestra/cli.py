@@ -33,7 +33,11 @@ app = typer.Typer(
 )
 
 Layers = Annotated[
-    list[str], typer.Argument(help="Recipe files, layered left to right, and overrides such as `rollout.group=16`.")
+    list[str],
+    typer.Argument(
+        help="Recipe files, layered left to right, and overrides such as `rollout.group=16`. `chat` after a recipe "
+        "fits a pretrained model into it."
+    ),
 ]
 Smoke = Annotated[
     bool, typer.Option("--smoke", help="A quick, small run in runs/smoke/NAME that checks whether everything works.")

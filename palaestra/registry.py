@@ -154,6 +154,7 @@ DECLARED: dict[str, Any] = {
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"
     "forks": False,  # of a runner: whether episodes can branch off from others
     "opens": False,  # of a runner: whether it has `open()`, for asynchronous collection
+    "lock_step": False,  # of a runner: whether all episodes go on together, so that none can wait for something
     "roles": None,  # of a program: names, or functions of options that give names (palaestra.rollout.programs.acted_by)
     "demonstration": None,  # of a program: how a warm start plays it (palaestra.rollout.programs.demonstrated_by)
 }

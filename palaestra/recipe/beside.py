@@ -20,6 +20,8 @@ def apart(tree: Node) -> tuple[Node, dict[str, Node]]:
 
     Raises: RecipeError, if one of the sections, or a baseline, is not a mapping.
     """
+    if not isinstance(tree.value, dict):  # the layer `chat`
+        return tree, {}
     found = {name: tree.value[name] for name in (SMOKE, BASELINES) if name in tree.value}
     for name, section in found.items():
         sections = section.value.values() if name == BASELINES and isinstance(section.value, dict) else [section]

@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.recipe.beside import SMOKE, apart, baselines
+from palaestra.recipe.chat import fitted
 from palaestra.recipe.feasibility import check
 from palaestra.recipe.idle import idle_keys
 from palaestra.recipe.layers import Place, default_mark, merge, override, slot_at
@@ -24,7 +25,7 @@ from palaestra.recipe.origins import HERE, WRITTEN_DOWN, Mark, Node, as_layer, f
 from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
 from palaestra.recipe.running import unread_estimators, unread_keys
 from palaestra.recipe.smoke import small
-from palaestra.recipe.sources import Source, read_layers
+from palaestra.recipe.sources import CHAT, Source, read_layers
 from palaestra.recipe.validation import FORMER, leaves, validate
 from palaestra.store.folder import OTHER_FORM, is_recipe
 from palaestra.training.settings import RunSettings, default_role
@@ -36,8 +37,9 @@ def load(sources: Sequence[Source], overrides: Sequence[str] = (), *, smoke: boo
     """Merge sources from left to right, apply overrides, and check all that can be checked before the run.
 
     Args:
-        sources: paths, names of packaged recipes (`gigpo`, `gigpo/method.yaml`) or mappings. Later sources win, and a
-            source wins over those that its key `extends` names.
+        sources: paths, names of packaged recipes (`gigpo`, `gigpo/method.yaml`), mappings, or `chat`, which fits a
+            pretrained model into the sources before it (`palaestra.recipe.chat`). Later sources win, and a source wins
+            over those that its key `extends` names.
         overrides: such as `rollout.group=16`; the value is YAML.
         smoke: make everything small (`palaestra.recipe.smoke`).
 
@@ -49,7 +51,7 @@ def load(sources: Sequence[Source], overrides: Sequence[str] = (), *, smoke: boo
     split = [apart(tree) for tree in trees]
     beside = [sections for _, sections in split]
     layers = [*(tree for tree, _ in split), *(found[SMOKE] for found in beside if smoke and SMOKE in found)]
-    recipe = _resolve(_override(Node(reduce(merge, layers, Node({}, top)).value, top), overrides))
+    recipe = _resolve(_override(Node(reduce(_laid, layers, Node({}, top)).value, top), overrides))
     recipe = replace(recipe, baselines=baselines(beside))
     return recipe.smoked() if smoke else recipe
 
@@ -161,6 +163,19 @@ class Recipe:
             options=nearest(path, self.rows),
             remedy="`palaestra explain` lists all.",
         )
+
+
+def _laid(former: Node, latter: Node) -> Node:
+    """Lay a layer over the former ones. The layer `chat` is computed from them."""
+    if latter.value != CHAT:
+        return merge(former, latter)
+    if not former.value:
+        raise RecipeError(
+            where=CHAT,
+            what="it fits a pretrained model into the recipe that stands before it, and there is none.",
+            remedy=f"Name the recipe first: `gigpo {CHAT}`.",
+        )
+    return fitted(_resolve(former), latter.mark.layer)
 
 
 def _override(tree: Node, overrides: Sequence[str]) -> Node:

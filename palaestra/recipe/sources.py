@@ -15,6 +15,7 @@ from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yam
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"
 COMPLETE = "recipe.yaml"  # the name of a folder means this file in it
+CHAT = "chat"  # a layer that is computed, and no file (palaestra.recipe.chat)
 PLAYED = "run.yaml"  # a system's recipe for `palaestra run`, which trains nothing
 NO_RECIPES = ("system.yaml", "golden.yaml")  # files of a system's folder that are not recipes
 
@@ -73,6 +74,8 @@ def _layers(source: Path, folder: Path, above: tuple[Path, ...]) -> list[Node]:
     Args:
         folder: a relative `source` starts here. above: the files that extend this one.
     """
+    if source.as_posix() == CHAT and not any(os.path.isfile(folder / one) for one in (CHAT, f"{CHAT}/{COMPLETE}")):
+        return [Node(CHAT, Mark(CHAT))]
     path, shown = _find(source, folder)
     if path in above:
         chain = " → ".join(other.name for other in (*above, path))

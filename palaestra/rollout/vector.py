@@ -34,6 +34,7 @@ from palaestra.rollout.strategies import RolloutContext, Strategy, play_through
 class VectorRunner:
     """Plays programs in lock step, in at most `in_flight` slots."""
 
+    lock_step = True  # no policy can wait (palaestra.registry)
     ignores = ("workers", "worker_kind", "step_seconds", "stuck_seconds", "window")  # keys of `rollout`
 
     def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:

@@ -228,7 +228,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences of the values of two recipes. A token budget that one of them leaves to the run does not count."""
+    """The differences of the values of two recipes, except for a token budget that one of them leaves to the run."""
     return [
         f"{key} {before.get(key)} -> {now.get(key)}"
         for key in sorted({*before, *now})

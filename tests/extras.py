@@ -81,14 +81,19 @@ def needs(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.needs(*names)
 
 
+def absent(*names: str) -> list[str]:
+    """Which of these packages and programs are absent."""
+    return [name for name in names if _is_absent(name)]
+
+
 def skip_without(*names: str) -> None:
     """Skip this test, or this module, if one of these packages and programs is absent."""
-    absent = [name for name in names if _is_absent(name)]
-    if not absent:
+    missed = absent(*names)
+    if not missed:
         return
-    reason = REASON + ", ".join(absent)
+    reason = REASON + ", ".join(missed)
     if os.environ.get(ABSENT) == "fail":
-        pytest.fail(f"{reason} ({'; '.join(map(install, absent))})", pytrace=False)
+        pytest.fail(f"{reason} ({'; '.join(map(install, missed))})", pytrace=False)
     pytest.skip(reason, allow_module_level=True)
 
 

@@ -321,7 +321,7 @@ def test_4_a_run_that_trains_already(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert arms._next(waiting, told, said.append) is runs[1]
         assert arms._next(waiting, told, said.append) is None and waiting == [runs[0]]
         assert len(said) == 1 and "waits for another process" in said[0]
-        (tmp_path / "taken" / "result.json").write_text("{}")  # it has ended meanwhile
+        (tmp_path / "taken" / "result.json").write_text('{"step": 1}')  # it has ended meanwhile
         assert arms._next(waiting, told, said.append) is None and waiting == []
     assert not is_written(tmp_path / "taken")
 

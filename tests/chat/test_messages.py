@@ -21,10 +21,10 @@ from palaestra.chat import ChatRenderer
 from palaestra.chat.messages import MessageFault, MessageReader, fit_replies, read_tools, reply_of, words_beside
 from palaestra.data import Action, Observation, ToolCall
 from tests.chat.conversations import find, move
-from tests.extras import needs
+from tests.extras import absent, needs
 
 pytestmark = needs("trl")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     from tests.chat.templates import tokenizer_of
 
 TOOLS = (find.declaration(), move.declaration())

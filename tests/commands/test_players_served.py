@@ -13,10 +13,10 @@ import pytest
 from palaestra.models.causal_lm import make_causal_lm
 from tests.commands.conftest import Command
 from tests.commands.test_players import outcomes, played, result
-from tests.extras import needs
+from tests.extras import absent, needs
 
 pytestmark = [needs("openai", "fastapi", "uvicorn", "trl"), pytest.mark.slow]
-if not pytestmark[0].args[0]:
+if not absent(*pytestmark[0].args):
     from tests.chat.templates import tokenizer_of
     from tests.commands.test_serve import address_in, command
 

@@ -26,12 +26,12 @@ from palaestra.policies.adapter import AdapterPolicy, LoraSettings
 from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load
 from palaestra.training.start import train
-from tests.extras import needs, some
+from tests.extras import absent, needs, some
 from tests.house.source_text import ROOT
 from tests.messages import told
 
 pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     import httpx
     import openai
 

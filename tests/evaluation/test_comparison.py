@@ -58,7 +58,7 @@ def test_seeds_may_be_given(tmp_path: Path, run: Runs) -> None:  # rule 1
     folder = run(tmp_path / "a", [0.0, 1.0], seed=3)
     assert load_arm("a", [folder]).seeds == [3]
     assert load_arm("a", [folder], seeds=[9]).seeds == [9]
-    folder.write_json("recipe.json", {"seed": 5})
+    folder.write_json("recipe.json", {"seed": {"value": 5, "origin": "recipe.yaml:1"}})
     assert load_arm("a", [folder]).seeds == [5]
 
 

@@ -39,7 +39,7 @@ Runs = Callable[..., RunFolder]
 def folder(tmp_path: Path, run: Runs, episode: Episodes) -> RunFolder:
     """A small run with everything in it, and text that must be escaped."""
     extra = {
-        "rollout": {"group": {"value": 8, "origin": "rooms.yaml:4"}},
+        "rollout.group": {"value": 8, "origin": "rooms.yaml:4"},
         "name": {"value": "<b>&", "origin": "default"},
     }
     made = run(tmp_path / "run <1>", [], extra=extra)

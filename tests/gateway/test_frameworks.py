@@ -17,10 +17,10 @@ from palaestra.rollout.episode import conversation_of
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from tests.extras import needs
+from tests.extras import absent, needs
 
 pytestmark = needs("openai", "fastapi", "uvicorn", "trl", "pydantic_ai", "smolagents")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     from palaestra.gateway.program import outside_agent
     from tests.chat.conversations import policy_of
     from tests.gateway.served import Scripted

@@ -23,10 +23,10 @@ import pytest
 from palaestra.data import Play, Task
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
-from tests.extras import needs
+from tests.extras import absent, needs
 
 pytestmark = [needs("openai", "fastapi", "uvicorn", "trl"), pytest.mark.slow]
-if not pytestmark[0].args[0]:
+if not absent(*pytestmark[0].args):
     import httpx
 
     from palaestra.gateway import gate

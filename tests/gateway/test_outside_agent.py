@@ -35,11 +35,11 @@ from palaestra.rollout.runner import EpisodeRunner
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.rollout.teaching import taught
 from palaestra.testing import ScriptedPolicy
-from tests.extras import needs
+from tests.extras import absent, needs
 from tests.messages import told
 
 pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     from palaestra.gateway import gate
     from palaestra.gateway.program import outside_agent
     from palaestra.serving.addresses import address_of

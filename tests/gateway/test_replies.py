@@ -15,10 +15,10 @@ from palaestra.chat import ChatRenderer
 from palaestra.data.interaction import FinishReason
 from palaestra.gateway.replies import Incoming, Reading
 from palaestra.tools import tool
-from tests.extras import needs
+from tests.extras import absent, needs
 
 pytestmark = needs("trl")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     from tests.chat.templates import tokenizer_of
 
 PIECES = (

@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.extras import needs
+from tests.extras import absent, needs
 
 pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     import httpx
     import openai
 

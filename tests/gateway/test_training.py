@@ -21,10 +21,10 @@ from palaestra.rollout.episode import conversation_of
 from palaestra.rollout.runner import EpisodeRunner
 from palaestra.store.metrics import read
 from palaestra.training.start import train
-from tests.extras import needs, skip_without
+from tests.extras import absent, needs, skip_without
 
 pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     from tests.chat.conversations import policy_of
 
 AGENTS = Path(__file__).with_name("some_agents.py")

@@ -25,10 +25,10 @@ import pytest
 from palaestra.errors import PalaestraError
 from palaestra.serving import rules
 from palaestra.serving.addresses import LOOPBACK, bound, secret_in
-from tests.extras import needs
+from tests.extras import absent, needs
 
 pytestmark = needs("fastapi", "uvicorn")
-if not pytestmark.args[0]:
+if not absent(*pytestmark.args):
     from palaestra.gateway.gate import LIMITS
     from palaestra.gateway.limits import ServerLimits
     from tests.serving.subjects import SECRET, SUBJECTS, Place

@@ -19,6 +19,7 @@ from palaestra.errors import RunFolderError
 from palaestra.evaluation.panels import Evaluation, cut_line, failure_line, form, interval_line, result_line
 from palaestra.evaluation.statistics import Interval
 from palaestra.evaluation.tables import cell
+from palaestra.models.adapters import save_adapter
 from palaestra.recipe.players import Player, player_of, replaced, with_players
 from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import EpisodeLog
@@ -270,7 +271,7 @@ def _of_run(player: Player, settings: RunSettings, wanted: Wanted, resources: Ex
     ours = settings.policies[target].policy
     model = theirs.options.get("model")
     if theirs.options.get("lora") and ours.name == theirs.name and model and model == ours.options.get("model"):
-        policy.adapter.save_pretrained(place, save_embedding_layers=False)
+        save_adapter(policy.adapter, Path(place))
         return Player(kind="adapter", what=place, stands_for=target)
     policy.save(place)
     return Player(kind="network" if theirs.name == "network" else "model", what=place, stands_for=target)

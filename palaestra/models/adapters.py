@@ -28,6 +28,7 @@ from palaestra.errors import CheckpointError, RecipeError, missing_extra, neares
 from palaestra.models.own_head import language_part
 from palaestra.models.pretrained import refuse_endless
 from palaestra.models.quantized import dequantized, without_notices
+from palaestra.models.weight_files import open_weights
 
 FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, beside the model that it is merged into
 
@@ -82,7 +83,30 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, targets: Sequence[
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         with _quiet():
-            return package().get_peft_model(sharing(model), config).eval()
+            adapter = package().get_peft_model(sharing(model), config).eval()
+    _refuse_shared(model, adapter)
+    return adapter
+
+
+def _refuse_shared(model: nn.Module, adapter: Any) -> None:
+    """Refuse additions to a layer whose weights stand at several places. They would apply at one of them, and after
+    merging at all. The output layer may share its weights with the embeddings, since `merged` gives it its own.
+
+    Raises: RecipeError.
+    """
+    names: dict[int, list[str]] = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(tensor), []).append(name)
+    base, output = adapter.get_base_model(), model.get_output_embeddings()  # type: ignore[operator]
+    for place in (name for name, part in base.named_modules() if low_rank(part) is not None):
+        layer = model.get_submodule(place)
+        sharers = sorted({name for tensor in layer.parameters(recurse=False) for name in names[id(tensor)]})
+        if layer is not output and any(name.rpartition(".")[0] != place for name in sharers):
+            raise RecipeError(
+                where="policy: adapter.targets",
+                what=f"the weights of the layer `{place}` stand at several places: {', '.join(sharers[:4])}.",
+                remedy="Name layers in `targets` whose weights no other layer has.",
+            )
 
 
 def outside_language(model: nn.Module) -> list[str] | None:
@@ -112,7 +136,15 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
         raise CheckpointError(
             where=f"policy: adapter, {folder}", what=f"it is of kind {kind}, and only LORA can be read."
         )
+    _refuse_shared(model, found)
     return found.eval()
+
+
+def save_adapter(adapter: Any, folder: Path) -> None:
+    """Write an adapter alone, in peft's format."""
+    with _quiet():
+        adapter.save_pretrained(folder, save_embedding_layers=False)
+    open_weights(folder)
 
 
 def rank_and_targets(folder: str) -> tuple[int, list[str] | None]:
@@ -143,9 +175,11 @@ def _place_of(folder: str) -> Path:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the warnings that peft causes by calling functions which transformers has renamed."""
+    """Hide the warnings that peft causes by calling functions which transformers has renamed, and those about an output
+    layer that shares its weights with the embeddings, for which `merged` cares."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", "Model (has|with) `tie_word_embeddings=True`")
         yield
 
 
@@ -157,9 +191,27 @@ def second(adapter: Any, own: nn.Module) -> Any:
 
 
 def merged(adapter: Any) -> Any:
-    """A copy of the model with the additions merged into its weights. Weights of 4 or 8 bits become whole ones first,
-    since a merged weight that is quantized again loses the addition, and the copy is then on the CPU."""
-    return dequantized(adapter, adapter.get_base_model().dtype).merge_and_unload()
+    """A copy of the model with the additions merged into its weights.
+
+    Weights of 4 or 8 bits become whole ones first, since a merged weight that is quantized again loses the addition,
+    and the copy is then on the CPU. An output layer with an addition gets weights of its own, if it shares them with
+    the embeddings.
+    """
+    copied = dequantized(adapter, adapter.get_base_model().dtype)
+    _untie(copied.get_base_model())
+    with _quiet():
+        return copied.merge_and_unload()
+
+
+def _untie(model: Any) -> None:
+    """Give the output layer weights of its own, if it has an addition and shares its weights with the embeddings."""
+    weight: Tensor = model.get_input_embeddings().weight
+    adapted = low_rank(model.get_output_embeddings())
+    if adapted is None or adapted[0].weight is not weight:
+        return
+    adapted[0].weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = False
 
 
 def own_weights(adapter: Any) -> nn.Module:

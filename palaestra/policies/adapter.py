@@ -25,11 +25,11 @@ from palaestra.models.adapters import (
     merged,
     own_weights,
     rank_and_targets,
+    save_adapter,
     second,
 )
 from palaestra.models.heads import ValueHead
 from palaestra.models.sizes import PolicySize
-from palaestra.models.weight_files import open_weights
 from palaestra.policies.agreement import must_compare, refuse_disagreement
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import (
@@ -227,8 +227,7 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
     def save(self, folder: str) -> None:
         """Write the merged model as a Hugging Face folder, and the adapter alone in its folder `adapter`, for peft."""
         save_language(Path(folder), merged(self.adapter), self.tokenizer, self.module.value, self.renderer.pictures)
-        self.adapter.save_pretrained(Path(folder) / FOLDER, save_embedding_layers=False)
-        open_weights(Path(folder) / FOLDER)
+        save_adapter(self.adapter, Path(folder) / FOLDER)
 
     def architecture(self) -> dict[str, Any]:
         """The values that must be equal before weights are loaded: those of the base and of the adapter."""

@@ -1,4 +1,5 @@
-"""Compares a language model's numbers at the start of a run: engine, trainer, and a plain pass of transformers.
+"""Compares a language model's numbers: engine, trainer, and a plain pass of transformers. A run does so at its start,
+and `palaestra export` with the folder that it wrote.
 
 A model whose engine and trainer differ would learn from wrong importance ratios, and nothing else would show it. An
 engine that computes in another way than the trainer, such as a server, may differ more, and the difference is reported.
@@ -17,7 +18,9 @@ from palaestra.data import Observation
 from palaestra.data.protocols import Request
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError
+from palaestra.models.causal_lm import load_causal_lm
 from palaestra.models.pictures import own_inputs
+from palaestra.models.tokenizer import load_tokenizer
 from palaestra.policies.language_trainer import LanguageTrainer
 from palaestra.policies.sequences import LanguageSamples, samples_of
 from palaestra.registry import declared
@@ -25,6 +28,7 @@ from palaestra.registry import declared
 PROMPTS = ((5, 9, 7, 3, 8, 2), (5, 9, 7, 4), (6, 2, 9, 9, 1))  # ids; two prompts begin alike
 RESPONSE = 16  # tokens of a response: in low precision one unlikely token would decide the mean of fewer
 BOUNDS = {torch.float64: 1e-4, torch.float32: 1e-3}  # largest differences of log-probabilities, in nats
+TEXT = 'The agent opens 2 doors (red, blue), says "é, 你好" and writes: x = 17 * 4.\n'  # what a copy reads
 LOW_BOUND = 0.25  # largest mean difference with low precision or other code, whose unlikely tokens differ by more
 
 
@@ -80,7 +84,8 @@ def _compare(policy: Any, prompts: list[_Prompt], trained: bool) -> None:
     pictures = [prompt.pictures for prompt in prompts]
     engine = torch.from_numpy(np.concatenate([action.logprobs for action in sampled])).float()
     with torch.no_grad():
-        plain = torch.cat([_plain(policy, *one) for one in zip(ids, places, pictures, strict=True)])
+        reader = policy.renderer.pictures
+        plain = torch.cat([_plain(policy.model, reader, *one) for one in zip(ids, places, pictures, strict=True)])
         pairs = {"engine and transformers": (engine, plain)}
         if trained:
             samples = _samples(policy, ids, places, pictures)
@@ -162,11 +167,55 @@ def _samples(
     return samples_of(ids, places, token_cost=policy.token_cost, pictures=pictures, reader=reader)
 
 
-def _plain(policy: Any, ids: np.ndarray, places: np.ndarray, pictures: tuple[Picture, ...]) -> torch.Tensor:
+def _plain(
+    model: Any, reader: Any, ids: np.ndarray, places: np.ndarray, pictures: tuple[Picture, ...] = ()
+) -> torch.Tensor:
     """Log-probabilities of the tokens at these places, by the model's own forward pass over one sequence."""
-    model = policy.model
     tokens = torch.from_numpy(ids).long().to(model.device)
     at = torch.from_numpy(places).to(model.device)
-    own = own_inputs(model, policy.renderer.pictures, ids, pictures)
+    own = own_inputs(model, reader, ids, pictures)
     logits = model(input_ids=tokens[None], **own, use_cache=False).logits[0, at - 1].float()
     return torch.log_softmax(logits, -1).gather(1, tokens[at][:, None])[:, 0].cpu()
+
+
+def refuse_other_copy(policy: Any, folder: str) -> None:
+    """Compare the policy's log-probabilities of a short text with those of the model and tokenizer in a folder, which
+    transformers reads.
+
+    With merged additions in low precision, the mean difference counts. It is larger, since weights are rounded again.
+
+    Raises: ContractError with the difference, if it is too large; CheckpointError, if the folder cannot be loaded.
+    """
+    dtype = next(policy.network.model.parameters()).dtype
+    copy, tokenizer = load_causal_lm(folder, dtype=dtype), load_tokenizer(folder)
+    ids = np.array(policy.tokenizer.encode(TEXT, add_special_tokens=False)[: policy.limit], np.int32)
+    same = ids.tolist() == tokenizer.encode(TEXT, add_special_tokens=False)[: policy.limit]
+    if not same or tokenizer.chat_template != policy.tokenizer.chat_template:
+        raise _other_copy(policy, "its tokenizer is another one")
+    if len(ids) < 2:
+        return
+    places, reader = np.arange(1, len(ids)), policy.renderer.pictures
+    merged = policy.adapter_module is not None
+    with torch.no_grad():
+        if dtype in BOUNDS or merged:
+            expected = (
+                policy.forward(_samples(policy, [ids], [places], [()]), [0], ("logprob",))["logprob"].float().cpu()
+            )
+        else:  # the same code, so that rounding hides nothing
+            expected = _plain(policy.model, reader, ids, places)
+        apart = (expected - _plain(copy, reader, ids, places)).abs()
+    rounded = merged and dtype not in BOUNDS
+    difference = float(apart.mean() if rounded else apart.max())
+    bound = LOW_BOUND if rounded else BOUNDS.get(dtype, BOUNDS[torch.float32])
+    if not difference <= bound:
+        mean = " on average" if rounded else ""
+        what = f"log-probabilities of the same tokens differ by {difference:.2g} nats{mean}"
+        raise _other_copy(policy, f"{what}. With {dtype} at most {bound:g} is right")
+
+
+def _other_copy(policy: Any, fault: str) -> ContractError:
+    return ContractError(
+        where=f"policy {policy.name}, {type(policy.network.model).__name__}",
+        what=f"what was written is not the policy of the run: {fault}.",
+        remedy="Use a model of another architecture, or report this one.",
+    )

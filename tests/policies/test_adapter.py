@@ -286,3 +286,15 @@ def test_8_more_than_low_rank(run_setup: RunSetup, tmp_path: Path) -> None:
     peft.get_peft_model(sharing(base.model), config).save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="no low-rank additions"):
         AdapterPolicy("one", run_setup, of="base", model=str(tmp_path))
+
+
+def test_8_shared_weights(run_setup: RunSetup) -> None:
+    layers = run_setup.policies["base"].model.model.layers
+    layers[1].self_attn.v_proj = layers[0].self_attn.v_proj  # one module at two places
+    layers[1].mlp.up_proj.weight = layers[0].mlp.up_proj.weight  # two modules with one weight
+    for target in ("v_proj", "up_proj"):
+        with told(RecipeError, target):
+            AdapterPolicy("a", run_setup, of="base", targets=("q_proj", target))
+    with pytest.raises(RecipeError, match="several places"):
+        AdapterPolicy("a", run_setup, of="base")
+    AdapterPolicy("a", run_setup, of="base", targets=("q_proj", "lm_head"))

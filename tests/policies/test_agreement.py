@@ -1,6 +1,8 @@
 """What must hold at the start of a run: (1) models of all families that the engine serves pass, padded and packed. So
 do additions and a model in bfloat16; (2) a model whose trainer or engine gives other numbers is refused with the
-numbers; (3) it is compared before anything is trained, and a model made on the spot is not compared."""
+numbers; (3) it is compared before anything is trained, and a model made on the spot is not compared; (4) what a policy
+saves agrees with it: whole weights, additions, and one to the output layer, also in bfloat16. A folder with other
+weights, or with another tokenizer or template, is refused."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from palaestra.data import RunSetup
 from palaestra.engines import InProcessEngine
@@ -16,7 +19,7 @@ from palaestra.errors import ContractError
 from palaestra.models.own_head import is_plain
 from palaestra.models.packing import enable
 from palaestra.models.precision import set_dtype
-from palaestra.policies.agreement import refuse_disagreement
+from palaestra.policies.agreement import refuse_disagreement, refuse_other_copy
 from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load
 from palaestra.testing import TinyModel
@@ -105,3 +108,38 @@ def test_3_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     model = {"policies": {"main": {"policy": {"language": {"model": str(tmp_path / "model")}}}}}
     build_setup(load([{**ECHO, **model}], []).settings)
     assert compared == ["main"]
+
+
+@pytest.mark.parametrize("targets", [None, ["lm_head"]])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_4_additions(targets: list[str] | None, dtype: str, tmp_path: Path) -> None:
+    policy = loaded(TinyModel().model, tmp_path / "model", lora={"rank": 2, "targets": targets})
+    set_dtype(policy.network, dtype)
+    set_dtype(policy.adapter, dtype)
+    for addition in policy.module.additions.values():
+        torch.nn.init.normal_(addition.b.weight, std=0.05)
+    policy.save(str(tmp_path / "copy"))
+    refuse_other_copy(policy, str(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("kind", some(SERVED, fast=FAST))
+def test_4_families(kind: str, tmp_path: Path) -> None:
+    policy = loaded(made(kind, vocab_size=300), tmp_path / "model")
+    policy.save(str(tmp_path / "copy"))
+    refuse_other_copy(policy, str(tmp_path / "copy"))
+
+
+def test_4_other_folders(tmp_path: Path) -> None:
+    policy = loaded(model_of("llama"), tmp_path / "model")
+    policy.save(str(tmp_path / "copy"))
+    lively(policy.model)
+    with pytest.raises(ContractError, match="nats"):
+        refuse_other_copy(policy, str(tmp_path / "copy"))
+    set_dtype(policy.module, "bfloat16")
+    with pytest.raises(ContractError, match="bfloat16"):
+        refuse_other_copy(policy, str(tmp_path / "copy"))
+    policy.save(str(tmp_path / "copy"))
+    refuse_other_copy(policy, str(tmp_path / "copy"))
+    (tmp_path / "copy" / "chat_template.jinja").write_text("{{ messages }}")
+    with told(ContractError, "tokenizer"):
+        refuse_other_copy(policy, str(tmp_path / "copy"))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import typer.main
 from mkdocs.structure.files import File, Files
-from site_pages import adapters, curves, flow, games, metrics, reliability, zero_shot
+from site_pages import adapters, curves, flow, games, metrics, reliability, templates, zero_shot
 from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page, system_page
 from site_pages.keys import keys_page
@@ -45,7 +45,8 @@ def on_page_markdown(markdown: str, **context: Any) -> str:
     if games.MARK in markdown:
         return markdown.replace(games.MARK, games.games_tables(ROOT))
     if zero_shot.MARK in markdown:
-        return markdown.replace(zero_shot.MARK, zero_shot.zero_shot_tables(ROOT))
+        markdown = markdown.replace(zero_shot.MARK, zero_shot.zero_shot_tables(ROOT))
+        return markdown.replace(templates.MARK, templates.templates_table(ROOT))
     if reliability.MARK in markdown:
         return markdown.replace(reliability.MARK, reliability.reliability_tables(reliability.committed(ROOT)))
     return markdown.replace(metrics.MARK, metrics.metrics_tables())

@@ -1,7 +1,8 @@
 """Turn conversations into token ids: renderers for chat templates, and contexts that choose the history to show."""
 
 from palaestra.chat.history import ContextFull, FullHistory, LatestOnly, Window
-from palaestra.chat.render import ChatRenderer, Renderer, head_of, renderer_for
+from palaestra.chat.render import ChatRenderer
+from palaestra.chat.renderers import Renderer, head_of, renderer_for
 from palaestra.chat.tags import TagRenderer
 from palaestra.data.protocols import Context, Conversation, Prompt
 

@@ -13,22 +13,18 @@ from typing import Any, Literal
 import numpy as np
 
 from palaestra.chat.places import PLACE
-from palaestra.chat.render import (
-    NONE,
-    ChatRenderer,
-    Renderer,
-    Tools,
-    head_of,
-    user,
-)
-from palaestra.chat.template_tools import message_of, numbered
-from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, reply_of, thoughts_in, usual, without_thoughts
+from palaestra.chat.render import NONE, ChatRenderer, Tools, user
+from palaestra.chat.renderers import Renderer, head_of
+from palaestra.chat.template_thoughts import VERBATIM
+from palaestra.chat.template_tools import numbered
+from palaestra.chat.thoughts import LEFT_OPEN, OWN, PAIRS, in_channels, reply_of, thoughts_in, usual, without_thoughts
 from palaestra.data import Observation, ToolCall
 from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
 from palaestra.tools.calls import Parsed
 
 Thoughts = Literal["template", "keep", "strip"]
+CLOSINGS = tuple(closing for _, closing in PAIRS)
 LOST = "lost"  # field of a result whose call was dropped
 Variables = dict[str, bool | int | float | str]
 
@@ -120,7 +116,7 @@ class Dialogue:
         if not self._fresh:
             added = self._added(written, new)
             if added is None:
-                written, added = self._trimmed(new) or (written, None)
+                written, added = self._otherwise(new) or (written, None)
         fresh = added is None
         ids, pictures = self._renderer.ids_with(written if added is None else added, self._images())
         self._segment += fresh
@@ -159,10 +155,11 @@ class Dialogue:
         reply = self._reply
         if written.startswith(self._before):
             rest = written[len(self._before) :]
-            if reply.text is not None and rest.startswith(reply.text):
-                return rest[len(reply.text) :]
+            for text in reply.texts:
+                if rest.startswith(text):
+                    return rest[len(text) :]
             end = self._renderer.end_in(rest)
-            if "tool_calls" in reply.message and end is not None and self._has_thoughts(rest[: end[0]]):
+            if "tool_calls" in reply.message and end is not None and self._begins_alike(rest[: end[0]]):
                 if not reply.end:
                     return rest[end[0] :]
                 if reply.end.endswith(rest[slice(*end)]):
@@ -174,26 +171,47 @@ class Dialogue:
         end = self._renderer.end_in(follows)
         return follows if end is None else follows[end[1] if reply.end else end[0] :]
 
-    def _has_thoughts(self, written: str) -> bool:
-        """Whether the template's text of the last reply has the reply's thoughts."""
-        return all(self._renderer.as_written(thought) in written for thought in self._reply.thoughts)
+    def _begins_alike(self, written: str) -> bool:
+        """Whether the template's text of the last reply has its thoughts and words as the segment shows them."""
+        renderer, reply = self._renderer, self._reply
+        words = str(without_thoughts(reply.message)["content"]).split("\n")
+        said = [renderer.as_written(text.strip()) for text in (*reply.thoughts, *words)]
+        ends = [renderer.as_written(closing) for closing in CLOSINGS]
+        for text in reply.texts:
+            shared = _common_start(written, text)
+            closed = all(shared.count(end) == written.count(end) == text.count(end) for end in ends)
+            if closed and all(one in shared for one in said):
+                return True
+        return False
 
-    def _trimmed(self, new: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-        """The dialogue, and what follows the last reply, without the white space before that reply.
+    def _otherwise(self, new: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """The dialogue, and what follows the last reply, with that reply in another form that keeps what was sampled.
 
-        Some templates write a space there, and the model has sampled it, too.
+        A template may read a thought inside the words, too, and then keeps the white space around it. Some templates
+        write a space before a reply, and the model has sampled it, too.
         """
         message = self._reply.message
-        spaced = message.get("content", "")
-        if "tool_calls" in message or spaced == spaced.lstrip():
-            return None
-        message["content"] = spaced.lstrip()
-        written = self._written()
-        added = self._added(written, new)
-        if added is None:
-            message["content"] = spaced
-            return None
-        return written, added
+        content = message.get("content", "")
+        thought = OWN.match(content)
+        forms: list[dict[str, Any]] = []
+        if (
+            thought is not None
+            and any(map(str.strip, filter(None, thought.groups())))
+            and thought[0].rstrip().endswith(CLOSINGS)
+        ):
+            forms.append({VERBATIM: True})
+        if "tool_calls" not in message and content != content.lstrip():
+            forms.append({"content": content.lstrip()})
+        for form in forms:
+            as_it_was = dict(message)
+            message |= form
+            written = self._written()
+            added = self._added(written, new)
+            if added is not None:
+                return written, added
+            message.clear()
+            message |= as_it_was
+        return None
 
     def respond(self, ids: np.ndarray) -> None:
         renderer, kept = self._renderer, [int(i) for i in ids]
@@ -217,18 +235,20 @@ class Dialogue:
             message = reply_of(said, opened=opened)
             self._fresh = self._fresh or (other_end and self._thoughts != "keep")
         called = bool(calls) or parsed.fault is not None
-        self._reply = _Reply(message, renderer.as_written(said) + end, end, thoughts_in(message), calls, called)
+        texts = (renderer.as_written(said) + end, renderer.as_sampled(said) + end)
+        self._reply = _Reply(message, texts, end, thoughts_in(message), calls, called)
         self._held[-1].append(message)
         self.length += len(ids)
 
     def _calling(self, said: str, parsed: Parsed, calls: Sequence[ToolCall], opened: str) -> dict[str, Any] | None:
         """The message of a reply with calls; None, if the template does not write it."""
-        renderer = self._renderer
-        if not renderer.support.calls:
-            return None
-        around = reply_of(parsed.said if CHANNEL not in said else said, opened=opened)
-        message = around | message_of(around["content"], calls, as_text=renderer.support.as_text)
-        return message if renderer.accepts(message, self._tools) else None
+        around = reply_of(said if in_channels(said) else parsed.said, opened=opened)
+        return self._renderer.calling(around, calls, self._tools)
+
+
+def _common_start(first: str, second: str) -> str:
+    count = next((n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+    return first[:count] if count is not None else min(first, second, key=len)
 
 
 def _joined(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -252,12 +272,13 @@ class _Reply:
     """The last reply of a dialogue.
 
     Attributes:
-        message: as the template gets it. text: as the segment shows it, with its `end`. thoughts: the texts of its
-            thoughts. calls: its calls. called: whether it tried to call.
+        message: as the template gets it. texts: as the segment shows it, with its `end`; in the first, special tokens
+            other than tags are plain text. thoughts: the texts of its thoughts. calls: its calls. called: whether it
+            tried to call.
     """
 
     message: dict[str, Any] = field(default_factory=dict)
-    text: str | None = None
+    texts: tuple[str, ...] = ()
     end: str = ""
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from palaestra.chat.reply_calls import calls_of
-from palaestra.chat.template_tools import Support, call_in_words, message_of
+from palaestra.chat.template_tools import call_in_words
 from palaestra.data import Action, ToolCall
 from palaestra.tools.calls import Unreadable, loads
 
@@ -380,26 +380,25 @@ def reply_of(action: Action, made: int = 0) -> Message:
 class Writer(Protocol):
     """A renderer by a chat template, which says what the template writes of a reply with calls."""
 
-    @property
-    def support(self) -> Support: ...
-    def accepts(self, reply: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> bool: ...
+    def calling(
+        self, reply: Mapping[str, Any], calls: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any] | None: ...
 
 
 def fit_replies(
     messages: Sequence[Mapping[str, Any]], writer: Writer, tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Messages whose replies have the form that a chat template reads.
+    """Messages whose calls have the form that a chat template reads.
 
-    Thoughts stand in the content. Calls that the template does not write become words. Ids of calls that it refuses
-    are replaced.
+    Calls that the template does not write become words. Ids of calls that it refuses are replaced.
     """
     made: list[dict[str, Any]] = []
     renamed: dict[str, str] = {}
     count = 0
     for message in messages:
-        if message["role"] == "assistant" and ("tool_calls" in message or "reasoning_content" in message):
+        if message["role"] == "assistant" and "tool_calls" in message:
             reply = _fit_reply(message, writer, tools, count)
-            calls = message.get("tool_calls") or ()
+            calls = message["tool_calls"]
             for old, new in zip(calls, reply.get("tool_calls", ()), strict=False):
                 renamed[old["id"]] = new["id"]
             count += len(calls)
@@ -415,16 +414,12 @@ def _fit_reply(
     message: Mapping[str, Any], writer: Writer, tools: Sequence[Mapping[str, Any]], count: int
 ) -> dict[str, Any]:
     """A reply after `count` calls as a chat template reads it."""
-    kept = {name: value for name, value in message.items() if name not in ("tool_calls", "reasoning_content")}
-    text = with_thought(kept["content"], message.get("reasoning_content", ""))
-    given = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+    kept = {name: value for name, value in message.items() if name != "tool_calls"}
+    given = [(call["id"], call["function"]) for call in message["tool_calls"]]
     calls = [ToolCall(name=one["name"], arguments=one["arguments"], id=number) for number, one in given]
-    if calls and writer.support.calls:
-        others = [
-            ToolCall(name=one.name, arguments=one.arguments, id=f"past{n:05d}") for n, one in enumerate(calls, count)
-        ]
-        for some in (calls, others):
-            reply = kept | message_of(text, some, as_text=writer.support.as_text)
-            if writer.accepts(reply, tools):
-                return reply
-    return {**kept, "content": "\n".join(filter(None, [text, *map(call_in_words, calls)]))}
+    others = [replace(call, id=f"past{n:05d}") for n, call in enumerate(calls, count)]
+    for some in (calls, others):
+        reply = writer.calling(kept, some, tools)
+        if reply is not None:
+            return reply
+    return {**kept, "content": "\n".join(filter(None, [kept["content"], *map(call_in_words, calls)]))}

@@ -15,3 +15,12 @@ def placed(message: Mapping[str, Any]) -> str:
     """
     content, count = str(message["content"]), len(message.get("pictures", ()))
     return content if content.count(PLACE) == count else PLACE * count + content.replace(PLACE, "")
+
+
+def in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose content is a list of parts."""
+    parts: list[dict[str, Any]] = []
+    for place, text in enumerate(placed(message).split(PLACE)):
+        parts += [{"type": "image"}] if place else []
+        parts += [{"type": "text", "text": text}] if text else []
+    return {**message, "content": parts or [{"type": "text", "text": ""}]}

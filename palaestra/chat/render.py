@@ -1,22 +1,24 @@
-"""Renderers, which turn instructions, observations and actions into token ids, one turn at a time."""
+"""The renderer for models with a chat template."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from palaestra.chat.messages import fit_replies
-from palaestra.chat.places import PLACE, placed
+from palaestra.chat.places import PLACE, in_parts, placed
 from palaestra.chat.quoting import Quoting
-from palaestra.chat.reply_calls import calls_of
-from palaestra.chat.tags import BLIND, TagRenderer, Tools, refuse_images, text_of
+from palaestra.chat.reply_calls import calls_of, templated_calls
+from palaestra.chat.tags import BLIND, Tools, refuse_images, text_of
 from palaestra.chat.template_limits import bound_templates
+from palaestra.chat.template_thoughts import ThoughtForm, as_read, continued, form_of, in_place
 from palaestra.chat.template_tools import (
     Support,
     call_in_words,
@@ -27,71 +29,32 @@ from palaestra.chat.template_tools import (
     support_of,
     without_results,
 )
-from palaestra.chat.thoughts import CHANNEL, LEFT_OPEN, PAIRS, SPACED, TAGS, usual, without_channels
+from palaestra.chat.thoughts import (
+    KEYS,
+    LEFT_OPEN,
+    MESSAGE,
+    PAIRS,
+    SPACED,
+    TAGS,
+    apart,
+    in_channels,
+    reply_apart,
+    split_channels,
+    usual,
+    without_channels,
+)
 from palaestra.data import Observation, ToolCall
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError, EpisodeFailure, InvalidData
 from palaestra.models.pictures import PictureReader
-from palaestra.models.tokenizer import ACTION, END, OBSERVATION
-from palaestra.tools.calls import Parsed, call_of
+from palaestra.tools.calls import Parsed
 
 SAID = "Zq7reply7qZ"  # a reply that occurs nowhere else in what a template writes
 EARLIER = "Zq3earlier3qZ"
 PAST = ({"role": "user", "content": "x"}, {"role": "assistant", "content": SAID})
 ROLES = ("system", "developer", "user", "assistant", "tool")
-CALL_ENDS = ("<|call|>", "<|tool_response>")  # of gpt-oss and Gemma 4: a reply with a call ends here
+CALL_ENDS = ("<|call|>", "<|tool_response>", "<|observation|>")  # of replies with a call: gpt-oss, Gemma 4, GLM
 NONE: Mapping[str, Any] = MappingProxyType({})
-
-
-class Renderer(Protocol):
-    """What contexts and sessions need: ids of an instruction, an observation, a given action and given calls of tools;
-    the text of sampled ids, and the calls in such a text."""
-
-    instructed: bool  # whether a role's instruction is the environment's, unless the recipe says otherwise
-    stop: tuple[int, ...]
-    pictures: PictureReader | None  # reads the images of observations; None: they are left out
-    blind: str  # why images are left out
-
-    def instruction(self, text: str) -> np.ndarray: ...
-    def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...
-    def action(self, text: str) -> np.ndarray: ...
-    def call(self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "") -> np.ndarray: ...
-    def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str: ...
-    def calls(self, reply: str, tools: Tools) -> Parsed: ...
-
-
-def renderer_for(
-    tokenizer: Any, *, stop: Iterable[int] = (), pictures: PictureReader | None = None, blind: str = BLIND
-) -> Renderer:
-    """The renderer for a tokenizer: by tags if it has them as single ids, else by its chat template.
-
-    Args:
-        stop: further ids that end a reply, of the model's generation config.
-        pictures: reads the images of observations; None: the model reads none. blind: why it reads none.
-
-    Raises: InvalidData, for a tokenizer with neither.
-    """
-    if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
-        return TagRenderer(tokenizer, blind=blind)
-    if getattr(tokenizer, "chat_template", None):
-        if getattr(tokenizer, "backend_tokenizer", None) is None:
-            raise InvalidData(
-                where="policy language",
-                what=f"{type(tokenizer).__name__} is no fast tokenizer, so it cannot tell special tokens from text.",
-                remedy="Save the model's folder with a `tokenizer.json`, which the package `tokenizers` reads.",
-            )
-        return ChatRenderer(tokenizer, stop=stop, pictures=pictures, blind=blind)
-    raise InvalidData(
-        where="policy language",
-        what="the tokenizer has neither the tags <|observation|>, <|action|>, <|end|> nor a chat template.",
-        remedy="Use an instruction-tuned model, or set `tokenizer.chat_template` before saving the folder.",
-    )
-
-
-def end_ids(model: Any) -> tuple[int, ...]:
-    """The ids at which a model's generation config ends a reply."""
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return () if ends is None else tuple(ends) if isinstance(ends, list | tuple) else (int(ends),)
 
 
 class ChatRenderer:
@@ -124,8 +87,8 @@ class ChatRenderer:
         self.pictures, self.blind = pictures, blind
         tokens = "" if pictures is None else f"{pictures.token} {pictures.mark}"
         template = tokenizer.chat_template
-        source = " ".join(template.values()) if isinstance(template, Mapping) else template
-        self._quoting = Quoting(tokenizer, template=f"{written} {tokens} {source}")
+        self._source = " ".join(template.values()) if isinstance(template, Mapping) else str(template)
+        self._quoting = Quoting(tokenizer, template=f"{written} {tokens} {self._source}")
         # Its own tags are special in a reply, where the template may look for them, but in no other message.
         plain = {token.content for token in tokenizer.added_tokens_decoder.values() if not token.special}
         pairs = [one for name in plain if (end := name.replace("<", "</", 1)) in plain - {name} for one in (name, end)]
@@ -140,18 +103,20 @@ class ChatRenderer:
             run = run[: run.index(eos) + 1]
         self.closing: tuple[int, ...] = tuple(run if eos in run else run[:1])  # ids at the end of a reply
         vocabulary = tokenizer.get_vocab()
-        self._channels = CHANNEL in vocabulary and "<|return|>" in vocabulary
-        ended = [vocabulary["<|return|>"]] if self._channels else self.closing[-1:]
+        self._has_reader = getattr(tokenizer, "response_template", None) is not None  # of its own replies
+        self._channels = {MESSAGE, "<|start|>"} <= vocabulary.keys()
+        ended = [vocabulary["<|return|>"]] if self._channels and "<|return|>" in vocabulary else self.closing[-1:]
         ends = [i for i in (*ended, *map(vocabulary.get, CALL_ENDS), eos, *stop) if i is not None]
         self.stop: tuple[int, ...] = tuple(dict.fromkeys(int(i) for i in ends))
         self._closing = self.closed(len(self.closing))
+        self._ends_reply = self.closing if self.closing[-1:] == self.stop[:1] else self.stop[:1]
         self._system = self._takes(({"role": "system", "content": SAID}, user("x")))
 
     def _form(self) -> tuple[bool, str]:
         """Whether contents are lists of parts, and a dialogue as text."""
         fault = ""
         for parts in (False, True):
-            dialogue = [_in_parts(message) if parts else message for message in [*PAST, user("x")]]
+            dialogue = [in_parts(message) if parts else message for message in [*PAST, user("x")]]
             try:
                 written = str(self._tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True))
             except EpisodeFailure:  # it has no end
@@ -201,16 +166,29 @@ class ChatRenderer:
         """
         if (tools or any(message["role"] == "tool" for message in messages)) and not self.support.declares:
             messages, tools = without_results(messages), ()
-        hidden: list[str] | None = [] if keep else None
-        quoted = [self._quoted(message, hidden) for message in messages]
+        hidden: list[str] | None = [] if keep and not self._channels else None
+        quoted = [self._quoted(self._as_read(message, keep=hidden is not None), hidden) for message in messages]
         written = self._quoting.own(self._applied(quoted, tools=self._quoting.quote(list(tools)), **variables))
+        tags = [(self._quoting.own(opening), self._quoting.own(closing)) for opening, closing in PAIRS[:4]]
         for place, thought in enumerate(hidden or ()):
-            written = written.replace(self._quoting.place(place), thought)
+            written = in_place(written, self._quoting.place(place), thought, tags)
         return written
+
+    def _as_read(self, message: Mapping[str, Any], *, keep: bool) -> Mapping[str, Any]:
+        """A message with its thought where the template reads it; with `keep`, always before the words."""
+        if message["role"] != "assistant" or apart(message) is None:
+            return message
+        return as_read(message, self.thoughts._replace(key="") if keep else self.thoughts)
+
+    @cached_property
+    def thoughts(self) -> ThoughtForm:
+        """How the template takes the thoughts of replies."""
+        tokens = " ".join(token.content for token in self._tokenizer.added_tokens_decoder.values())
+        return form_of(self._applied, f"{self._source} {tokens}", as_text=self.support.as_text)
 
     def _applied(self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), **variables: Any) -> str:
         """The template's text for these messages as they are."""
-        shaped = [_in_parts(message) if self._parts or "pictures" in message else dict(message) for message in messages]
+        shaped = [in_parts(message) if self._parts or "pictures" in message else dict(message) for message in messages]
         given = {"add_generation_prompt": True, **variables}
         return str(self._tokenizer.apply_chat_template(shaped, tools=list(tools) or None, tokenize=False, **given))
 
@@ -248,8 +226,12 @@ class ChatRenderer:
         return "".join(one if place % 2 else self._quoting.quote(one) for place, one in enumerate(pieces))
 
     def as_written(self, reply: str) -> str:
-        """A reply in the form that `written` gives it, if the template does not change it."""
+        """A part of a reply's message in the form that `written` gives it, if the template does not change it."""
         return self._quoting.own(self.quoted_reply(reply))
+
+    def as_sampled(self, reply: str) -> str:
+        """A sampled reply in the form that `written` gives it, if the template itself writes its special tokens."""
+        return self._quoting.own(reply)
 
     def closed(self, count: int) -> str:
         """The text of the first `count` ids of `closing`, in the form of `written`."""
@@ -261,11 +243,9 @@ class ChatRenderer:
 
     def refuse_unknown(self, variables: Mapping[str, Any]) -> None:
         """Raises: InvalidData, for a variable that does not occur in the template, or that the library sets."""
-        template = self._tokenizer.chat_template
-        texts = template.values() if isinstance(template, Mapping) else [template]
         for name in variables:
             own = name in ("messages", "tools", "add_generation_prompt")
-            if own or not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
+            if own or re.search(rf"\b{re.escape(name)}\b", self._source) is None:
                 raise InvalidData(
                     where="agents.*.context, template",
                     what=f"the library sets `{name}`." if own else f"the chat template has no variable `{name}`.",
@@ -386,14 +366,14 @@ class ChatRenderer:
         Without a system role, the instruction stands before the first message.
         """
         words = in_words(tools) if tools and not self.support.declares else None
-        instruction = "\n\n".join(filter(None, (instruction, words)))
-        given = [dict(message) for message in messages]
-        if not instruction:
-            return given
-        first = given[0]
-        if first["role"] == "system" or not self._system:
-            return [{**first, "content": f"{instruction}\n\n{first['content']}"}, *given[1:]]
-        return [{"role": "system", "content": instruction}, *given]
+        first, *others = (dict(message) for message in messages)
+        if first["role"] == "system":
+            first["content"] = _paragraphs(instruction, first["content"], words)
+        elif instruction or words:
+            if self._system:
+                return [{"role": "system", "content": _paragraphs(instruction, words)}, first, *others]
+            first["content"] = _paragraphs(instruction, words, first["content"])
+        return [first, *others]
 
     def accepts(self, reply: Mapping[str, Any], tools: Tools) -> bool:
         """Whether the template writes all calls of a reply; some write one call only."""
@@ -463,37 +443,86 @@ class ChatRenderer:
         longer = self.written([*PAST, *messages])
         return longer[longer.index(SAID) + len(SAID) :].removeprefix(self._closing)
 
-    def action(self, text: str) -> np.ndarray:
-        head = self._quoting.own(f"{CHANNEL}final<|message|>") if self._channels else ""
-        return np.append(self.ids(head + self.as_written(text)), self.stop[:1]).astype(np.int32)
+    def action(self, text: str, *, prompt: np.ndarray | None = None) -> np.ndarray:
+        """The ids of a reply with its end. A thought before its words gets the template's tags.
 
-    def call(self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "") -> np.ndarray:
-        """The ids of a reply with these calls, and words beside them, as the template writes it, with its end.
+        Args:
+            prompt: the ids before it. The reply has then the form that the template gives it after them.
+        """
+        form, message = self.thoughts, reply_apart(text)
+        begun, thought = "" if prompt is None else self._begun(prompt), message.get(KEYS[0])
+        if self._channels or (prompt is not None and (form.shows_last if thought else form.shows_empty)):
+            return self._reply(message, (), begun)
+        if thought and form.opening.strip() not in text:
+            text = f"{form.opening}{thought}{form.closing}{message['content']}"
+        if LEFT_OPEN.search(begun) is not None:
+            text = text.lstrip().removeprefix(form.opening.strip()).lstrip() if thought else f"{form.closing}{text}"
+        text = text if prompt is None or begun else f"{form.lead}{text}"
+        return np.array([*self.ids(self.as_written(text)), *self._ends_reply], np.int32)
+
+    def call(
+        self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "", prompt: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The ids of a reply with these calls, as the template writes it, with its end.
+
+        Args:
+            said: a thought and words beside the calls. prompt: as in `action`.
 
         Raises: InvalidData, if the template does not write them.
         """
         if not self.support.calls:
-            return self.action("\n".join(filter(None, [said, *map(call_in_words, calls)])))
-        asked = self.written([user("x")], tools=tools)
-        message = message_of(said, numbered(calls, 0), as_text=self.support.as_text)
-        if not self.accepts(message, tools):
+            said = f"{said}\n" if said and not said.endswith("\n") else said
+            return self.action(said + "\n".join(map(call_in_words, calls)), prompt=prompt)
+        message = self.calling(reply_apart(said), numbered(calls, 0), tools)
+        if message is None:
             raise InvalidData(
                 where="policy language",
                 what=f"the chat template does not write a reply with {len(calls)} calls of tools.",
                 remedy="Make one call in each turn of a demonstration.",
             )
-        written = self.written([user("x"), message], tools=tools, variables={"add_generation_prompt": False})
-        begin, opened = self.opened(asked)
-        reply = written[begin:]
-        if opened:  # the prompt has opened a thought, which stays empty
-            open_tag, close_tag = (self._quoting.own(tag) for tag in PAIRS[0])
-            reply = re.sub(rf"\A{re.escape(open_tag)}\s*", "", reply)
-            reply = re.sub(rf"\A{re.escape(close_tag)}\s*", "", reply)
-            shut = opened.rstrip().endswith("</think>") or close_tag in reply
-            reply = reply if shut else f"{close_tag}\n\n{reply}"
+        return self._reply(message, tools, None if prompt is None else self._begun(prompt))
+
+    def calling(self, reply: Mapping[str, Any], calls: Sequence[ToolCall], tools: Tools) -> dict[str, Any] | None:
+        """The message of a reply with these calls; None, if the template does not write them.
+
+        A template that refuses words beside a call and its thought gets them as the end of the thought.
+        """
+        if not self.support.calls:
+            return None
+        message = {**reply, **message_of(reply["content"], calls, as_text=self.support.as_text)}
+        parts = apart(message)
+        if self.accepts(message, tools):
+            return message
+        if parts is None or not parts.words:
+            return None
+        message = {**message, "content": "", KEYS[0]: f"{parts.thought}\n{parts.words}"}
+        return message if self.accepts(message, tools) else None
+
+    def _reply(self, message: Mapping[str, Any], tools: Tools, begun: str | None) -> np.ndarray:
+        """The ids of a reply as the template writes it, with its end.
+
+        Args:
+            begun: the thought, open or empty, with which the prompt ends. None: as the template begins it.
+        """
+        asked = self.written([user("x")], tools=tools)
+        whole = self.written([user("x"), message], tools=tools, variables={"add_generation_prompt": False})
+        begin, usually = self.opened(asked)
+        reply, begun = whole[begin:], usually if begun is None else begun
+        form, parts = self.thoughts, apart(message)
+        if parts is not None and self.as_written(parts.thought.strip()) not in reply:
+            reply = self.as_written(f"{form.opening}{parts.thought}{form.closing}") + reply.lstrip()
+        if reply.startswith(head := self._quoting.own(begun)):
+            reply = reply.removeprefix(head)
+        else:
+            tags = self.as_written(form.opening), self.as_written(form.closing)
+            reply = continued(reply, tags, is_open=bool(LEFT_OPEN.search(begun)), has_thought=parts is not None)
         end = self.end_in(reply)
         ids = self.ids(reply if end is None else reply[: end[1]])
         return ids if end is not None else np.append(ids, self.stop[0]).astype(np.int32)
+
+    def _begun(self, prompt: np.ndarray) -> str:
+        """The thought, open or empty, with which the ids of a prompt end."""
+        return self.opened(self._quoting.own(self.said(prompt[-16:])))[1]
 
     def opened(self, written: str) -> tuple[int, str]:
         """The thought, open or empty, with which a prompt ends: where it begins, and its text."""
@@ -522,8 +551,8 @@ class ChatRenderer:
             whole = opened + self.said(ids[:-1] if ended else ids).strip()
             parsed = self.calls(whole, tools)
             if parsed.calls or (tools and parsed.fault is not None):
-                return whole
-        if self._channels and CHANNEL in said:
+                return whole if self._has_reader else usual(whole)
+        if self._channels and in_channels(said):
             return without_channels(said)
         kept = np.array([i for i in ids if int(i) not in self._special], np.int32)
         return opened + usual(self.said(kept)).strip()
@@ -536,18 +565,12 @@ class ChatRenderer:
 
     def calls(self, reply: str, tools: Tools) -> Parsed:
         """The calls in a reply: by the tokenizer's own `response_template` if it has one, else by `calls_of`."""
-        template = getattr(self._tokenizer, "response_template", None)
-        if template is None:
-            return calls_of(reply, tools)
-        if "</think>" in reply and "<think>" not in reply.partition("</think>")[0]:
-            reply = f"<think>{reply}"  # the prompt has opened the thought
-        try:
-            message = self._tokenizer.parse_response(reply, prefix="", tools=[dict(tool) for tool in tools])
-            calls = [call_of(_flat(call)) for call in message.get("tool_calls") or ()]
-        except Exception as error:  # the template and its regular expressions may raise anything
-            fault = (str(error) or type(error).__name__).splitlines()[0][:200]
-            return Parsed(said=reply.strip(), fault=fault)
-        return Parsed(tuple(calls), str(message.get("content") or ""))
+        if self._has_reader:
+            return templated_calls(self._tokenizer, reply, tools)
+        if self._channels and in_channels(reply):
+            spoken, said = split_channels(reply)
+            return replace(calls_of(spoken, tools), said=said)
+        return calls_of(reply, tools)
 
     def said(self, ids: np.ndarray) -> str:
         """The text of sampled ids with the special tokens inside it."""
@@ -559,30 +582,14 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
+def _paragraphs(*texts: str | None) -> str:
+    return "\n\n".join(filter(None, texts))
+
+
 def _with_argument(call: Mapping[str, Any], text: str, as_text: bool) -> dict[str, Any]:
     """A call of a message with this text as its only argument."""
     arguments: Any = json.dumps({"x": text}) if as_text else {"x": text}
     return {**call, "function": {**call["function"], "arguments": arguments}}
-
-
-def _flat(call: Any) -> Any:
-    """A call of `parse_response` as `call_of` reads it."""
-    inside = call.get("function", call) if isinstance(call, Mapping) else call
-    return {key: inside[key] for key in ("name", "arguments") if key in inside}
-
-
-def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message whose content is a list of parts."""
-    parts: list[dict[str, Any]] = []
-    for place, text in enumerate(placed(message).split(PLACE)):
-        parts += [{"type": "image"}] if place else []
-        parts += [{"type": "text", "text": text}] if text else []
-    return {**message, "content": parts or [{"type": "text", "text": ""}]}
-
-
-def head_of(renderer: Renderer, observation: Observation) -> np.ndarray:
-    """The ids at the head of a segment: those of the instruction, if there is one."""
-    return renderer.instruction(observation.instruction) if observation.instruction else np.zeros(0, np.int32)
 
 
 def _no_instruction(fault: str) -> InvalidData:

@@ -18,7 +18,7 @@ from typing import Any
 
 from palaestra.chat.thoughts import THOUGHT
 from palaestra.data import ToolCall
-from palaestra.tools.calls import Parsed, Unreadable, call_of, loads, without
+from palaestra.tools.calls import Parsed, Unreadable, call_of, loads, without, without_last
 from palaestra.tools.format_code import QUIET, read_call
 from palaestra.tools.schema import kinds
 
@@ -64,7 +64,35 @@ def calls_of(reply: str, tools: Sequence[Mapping[str, Any]] = ()) -> Parsed:
             spans += [span for _, span in found]
     except Unreadable as error:
         return Parsed(said=reply.strip(), fault=str(error))
-    return Parsed(tuple(calls), without(reply, spans))
+    return Parsed(tuple(calls), _around(reply, spans))
+
+
+def _around(reply: str, spans: Sequence[tuple[int, int]]) -> str:
+    """The text around the calls. Before the first call it keeps its empty lines, as templates write them again."""
+    if not spans:
+        return reply.strip()
+    first = spans[0][0]
+    after = without(reply[first:], [(start - first, end - first) for start, end in spans])
+    return "\n".join(filter(None, (without_last(reply[:first]), after))).strip()
+
+
+def templated_calls(tokenizer: Any, reply: str, tools: Sequence[Mapping[str, Any]]) -> Parsed:
+    """The calls of a reply, as the tokenizer's own `response_template` reads them."""
+    if "</think>" in reply and "<think>" not in reply.partition("</think>")[0]:
+        reply = f"<think>{reply}"  # the prompt has opened the thought
+    try:
+        message = tokenizer.parse_response(reply, prefix="", tools=[dict(tool) for tool in tools])
+        calls = [call_of(_flat(call)) for call in message.get("tool_calls") or ()]
+    except Exception as error:  # the template and its regular expressions may raise anything
+        fault = (str(error) or type(error).__name__).splitlines()[0][:200]
+        return Parsed(said=reply.strip(), fault=fault)
+    return Parsed(tuple(calls), str(message.get("content") or ""))
+
+
+def _flat(call: Any) -> Any:
+    """A call of `parse_response` as `call_of` reads it."""
+    inside = call.get("function", call) if isinstance(call, Mapping) else call
+    return {key: inside[key] for key in ("name", "arguments") if key in inside}
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Tools:

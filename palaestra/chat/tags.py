@@ -86,10 +86,12 @@ class TagRenderer:
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray:
         return np.array([self._open, *self._encode(text_of(observation, blind=self.blind)), self._close], np.int32)
 
-    def action(self, text: str) -> np.ndarray:
+    def action(self, text: str, *, prompt: np.ndarray | None = None) -> np.ndarray:
         return np.array([*self._encode(text), self._end], np.int32)
 
-    def call(self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "") -> np.ndarray:
+    def call(
+        self, calls: Sequence[ToolCall], tools: Tools, *, said: str = "", prompt: np.ndarray | None = None
+    ) -> np.ndarray:
         return self.action("\n".join(filter(None, [said, *map(call_in_words, calls)])))
 
     def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str:

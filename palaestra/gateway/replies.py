@@ -14,7 +14,7 @@ from palaestra.chat import Renderer
 from palaestra.chat.thoughts import LEFT_OPEN, TAGS
 from palaestra.data import ToolCall
 from palaestra.data.interaction import FinishReason
-from palaestra.tools.calls import Parsed, without
+from palaestra.tools.calls import Parsed, without_last
 
 OPEN, CLOSE = "<think>", "</think>"
 LED = re.compile(rf"\s*{OPEN}(.*?)(?:{CLOSE}|\Z)", re.DOTALL)
@@ -171,12 +171,12 @@ def _beside(said: str, beside: str) -> str:
     """What a reply says beside its calls.
 
     Args:
-        said: with the calls. beside: without them, and without empty lines. Before the first call the reply's own lines
-            are kept, as a stream has shown them.
+        said: with the calls. beside: without them. Before the first call all lines are kept, as a stream has shown
+            them.
     """
     begin = CALL_BEGINS.search(said)
     head = "" if begin is None else said[: begin.start()].rstrip()
-    short = without(head, [(len(head), len(head))])
+    short = without_last(head)
     return head + beside[len(short) :] if beside.startswith(short) else beside
 
 

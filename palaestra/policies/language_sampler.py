@@ -200,18 +200,21 @@ class LanguageSession(Session):
         if calls and not tools and words != action.text:  # the role writes its calls in the form of the text
             calls = ()
         self.recorded += len(calls)
+        prompt = self._observe(observation)
         if calls:
-            ids = renderer.call(calls, tools, said=words)
+            ids = renderer.call(calls, tools, said=words, prompt=prompt.ids)
         else:
-            ids = renderer.action(action.text or str(action.value))
+            ids = renderer.action(action.text or str(action.value), prompt=prompt.ids)
         given = Action(text=action.text, value=action.value, tokens=ids, finish=action.finish, tool_calls=calls)
         if calls:
-            given.reply = renderer.text(ids, tools=tools)
-        return self.replay(observation, given)
+            given.reply = renderer.text(ids, tools=tools, prompt=prompt.ids)
+        return self._taken(prompt, given)
 
     def replay(self, observation: Observation, action: Action) -> Response:
         """Take a recorded action of this policy again. Its token ids are the response; its text is not tokenized."""
-        prompt = self._observe(observation)
+        return self._taken(self._observe(observation), action)
+
+    def _taken(self, prompt: Prompt, action: Action) -> Response:
         if self.conversation.length + len(action.tokens) > self.policy.longest:
             self._overflow(first=prompt.fresh and self.segment < 0)
         self._enter(prompt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from palaestra.chat import renderer_for
-from palaestra.chat.render import Renderer, end_ids
+from palaestra.chat.renderers import Renderer, end_ids
 from palaestra.chat.tags import BLIND
 from palaestra.errors import RecipeError
 from palaestra.models.pictures import NoPictures, PictureReader

@@ -102,6 +102,14 @@ def without(text: str, spans: Sequence[tuple[int, int]]) -> str:
     return "\n".join(line for line in lines if not LEFT_OVER.fullmatch(line)).strip()
 
 
+def without_last(text: str) -> str:
+    """A text before a call without its last lines, if they are empty or have only what stands around calls."""
+    lines = text.split("\n")
+    while lines and LEFT_OVER.fullmatch(lines[-1]):
+        lines.pop()
+    return "\n".join(lines)
+
+
 def between(text: str, opening: str, closing: str) -> list[str]:
     """What stands between each opening and the next closing.
 

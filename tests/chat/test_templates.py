@@ -32,10 +32,12 @@ def played(name: str, seed: int, *, turns: int = 4, context: Any = None, thought
         assert prompt.fresh == (prompt.segment != before) and prompt.segment in (before, before + 1)
         before, segments = prompt.segment, segments + prompt.fresh
         seen = [*([] if prompt.fresh else seen), *prompt.ids.tolist()]
-        whole = renderer._applied(talk._messages())
+        whole = renderer._applied([renderer._as_read(one, keep=False) for one in talk._messages()])
         assert seen == tokenizer(whole, add_special_tokens=False)["input_ids"]
         reply = said() if draw.random() > thoughts else THOUGHT + said()
-        ids = renderer.action(reply) if draw.random() < 0.8 else renderer.action(reply)[:-1]  # cut by a limit
+        closes = prompt.ids if draw.random() < 0.7 else None  # else a thought that the prompt has opened goes on
+        ids = renderer.action(reply, prompt=closes)
+        ids = ids if draw.random() < 0.8 else ids[:-1]  # cut by a limit
         talk.respond(ids)
         seen += ids.tolist()
         assert talk.length == len(seen)
@@ -104,17 +106,18 @@ def test_no_message_is_lost_or_refused(name: str, kind: str) -> None:
     """Also where the template has no system role, or asks that user and assistant take turns."""
     renderer = ChatRenderer(tokenizer_of(name))
     talk = FullHistory().start(renderer)
-    shown = renderer.said(talk.observe(Observation(messages=SPOKEN[kind], instruction="BEGIN")).ids)
+    prompt = talk.observe(Observation(messages=SPOKEN[kind], instruction="BEGIN"))
+    shown = renderer.said(prompt.ids)
     assert [shown.count(word) for word in ("BEGIN", "RULES")] == [1, 1]
     assert shown.index("BEGIN") < shown.index("RULES") <= max(shown.find("HELLO"), shown.index("RULES"))
-    talk.respond(renderer.action("fine"))
+    talk.respond(renderer.action("fine", prompt=prompt.ids))
     for later in (SPOKEN[kind], [message("tool", "RULES")]):
         prompt = talk.observe(Observation(messages=later))
         shown = renderer.said(prompt.ids)
         assert ("HELLO" in shown) >= (len(later) > 1) and "RULES" in shown[
             shown.rindex("fine") if prompt.fresh else 0 :
         ]
-        talk.respond(renderer.action("fine"))
+        talk.respond(renderer.action("fine", prompt=prompt.ids))
 
 
 def test_a_template_without_a_system_role_gets_it_from_the_user() -> None:
@@ -128,7 +131,7 @@ def test_a_turn_that_was_cut_is_closed(name: str) -> None:
     renderer = ChatRenderer(tokenizer_of(name))
     talk = FullHistory().start(renderer)
     seen = talk.observe(Observation(text="a")).ids
-    cut = renderer.action("half")[:-1]
+    cut = renderer.action("half", prompt=seen)[:-1]
     talk.respond(cut)
     prompt = talk.observe(Observation(text="b"))
     whole = prompt.ids if prompt.fresh else np.concatenate([seen, cut, prompt.ids])

@@ -1,7 +1,8 @@
 """Pages that the site makes: (1) every key of a recipe stands on the page of keys, with its kind, default and meaning,
 and nothing else does; (2) every environment and every panel is on the list of environments; (3) every study is on the
 table of studies once, under its verdict; (4) what is made is not committed; (5) the table of what chat models do; (6)
-the tables of promises: every promise that a test tries is in them, with what was found.
+the tables of promises: every promise that a test tries is in them, with what was found; (7) the table of TRL's chat
+templates has each of them once, with the reason of a difference.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import re
 import subprocess
 
+import made_pages
 import pytest
 from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page
@@ -18,6 +20,8 @@ from site_pages.games import games_tables
 from site_pages.keys import MEANINGS, keys_page, sections
 from site_pages.reliability import MARK as PROMISES
 from site_pages.reliability import committed, reliability_tables
+from site_pages.templates import MARK as TEMPLATES
+from site_pages.templates import templates_table
 from site_pages.zero_shot import MARK, RESULT, zero_shot_tables
 
 from palaestra.catalogue import studies, systems
@@ -101,3 +105,13 @@ def test_6_promises() -> None:
         assert all(one in how for one in row["how"]) and int(trials.replace(",", "")) == row["trials"]
         assert state == row["state"] == ("broken" if row["broken"] else "held" if row["trials"] else "not tried")
         assert state != "broken" or text in page, "the page says what holds instead"
+
+
+def test_7_chat_templates() -> None:
+    rows = [line for line in templates_table(ROOT).splitlines() if line.startswith("| `")]
+    assert len(rows) > 70 and len({cells(row)[0] for row in rows}) == len(rows)
+    different = [cells(row) for row in rows if not row.endswith("| yes |")]
+    assert {row[0] for row in different} >= {"`gptoss`", "`llama3_1`"}
+    assert all(row[-1].startswith("no: ") and row[-1].endswith(".") for row in different)
+    page = (ROOT / "docs/chat-models.md").read_text(encoding="utf-8")
+    assert TEMPLATES in page and TEMPLATES not in made_pages.on_page_markdown(page)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from palaestra.chat.render import Renderer, head_of
+from palaestra.chat.renderers import Renderer, head_of
 from palaestra.data import Observation
 from palaestra.data.protocols import Context, Prompt
 from palaestra.errors import InvalidData

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import pydantic
 
-from palaestra.chat.render import Renderer, head_of
+from palaestra.chat.renderers import Renderer, head_of
 from palaestra.data import Observation, derive
 from palaestra.data.protocols import Context, Prompt
 from palaestra.errors import InvalidData

@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 import sys
+import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 import palaestra
-from palaestra.errors import MissingExtra, PalaestraError, out_of_memory
+from palaestra.errors import MissingExtra, PalaestraError, RankError, out_of_memory
 from palaestra.interruption import Stopped, exits_refused, ignore_late, stoppable
 from palaestra.terminal import is_gone, make_ready, no_room, output_fault, reader_is_gone, say, visible
 from palaestra.trust import trusting
@@ -47,6 +48,7 @@ Trust = Annotated[
 ]
 STOPPED, MISSING = 130, 1  # exit codes: after Ctrl-C; if an optional package is not installed
 GONE = 141  # exit code: the reader of the output ended before the command, as after SIGPIPE
+TURN_S = 20.0  # seconds, longer than a process needs to end on a busy machine
 OWN_MODULE = "palaestra_user_"  # names of the modules of the user's files begin with this
 PACKAGE = os.path.dirname(os.path.abspath(palaestra.__file__)) + os.sep
 OWN_SIGNALS = ("serve",)  # commands that answer signals themselves; all others end in order
@@ -340,12 +342,23 @@ def _run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
+        _wait_for_its_turn(error)
         message = _message(error) if _mendable(error) else _own_fault(error) or _of_output(error)
         if os.environ.get("PALAESTRA_TRACEBACK") or message is None:
             raise
         say(f"\n{visible(message)}\n")
         return MISSING if isinstance(error, MissingExtra) else 2
     return int(code)
+
+
+def _wait_for_its_turn(error: Exception) -> None:
+    """Let the process with the cause of a failure speak first, if several processes train one run.
+
+    The first rank speaks at once, then a rank that has failed by itself, then one that has lost another. torchrun ends
+    those that still wait.
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        time.sleep(3 * TURN_S if isinstance(error, RankError) else TURN_S if os.environ.get("RANK", "0") != "0" else 0)
 
 
 def _no_memory(error: Exception, go_on: str) -> PalaestraError:

@@ -135,6 +135,10 @@ class CheckpointError(PalaestraError, ValueError):
     """The checkpoint does not fit this recipe."""
 
 
+class RankError(PalaestraError, ConnectionError):
+    """Another process of the run has ended, or cannot be reached."""
+
+
 class ContractError(PalaestraError, TypeError):
     """An environment or a part breaks its protocol."""
 

@@ -1,6 +1,7 @@
 """The command line itself: (1) exit codes: 0, 2 for faults of the user, 130 for Ctrl-C, 128 and its
 number for another signal; (2) no traceback for them
-unless PALAESTRA_TRACEBACK is set; (3) mistakes of our own are never hidden; (4) usage faults name the help.
+unless PALAESTRA_TRACEBACK is set; (3) mistakes of our own are never hidden; (4) usage faults name the help; (5) of
+several processes that train one run, the one with the cause speaks first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 
 import palaestra
 from palaestra import cli
-from palaestra.errors import RecipeError
+from palaestra.errors import RankError, RecipeError
 from palaestra.interruption import Stopped
 
 
@@ -108,3 +109,37 @@ def test_4_usage(
     assert message in err and "Traceback" not in err
     if "recipe file" not in message:
         assert "`palaestra" in err and "--help` shows its arguments" in err
+
+
+LOST = RankError(where="rank 0 of 2", what="another process has ended.", remedy="It says why.")
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "error", "turns"),
+    [
+        (None, None, FAULT, []),
+        ("0", "1", FAULT, []),
+        ("0", "2", FAULT, [0]),
+        ("1", "2", FAULT, [1]),
+        ("1", "2", KeyError("a mistake of our own"), [1]),
+        ("0", "2", LOST, [3]),
+        ("1", "2", LOST, [3]),
+    ],
+)
+def test_5_turns(
+    monkeypatch: pytest.MonkeyPatch, rank: str | None, world: str | None, error: Exception, turns: list[int]
+) -> None:
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    waited: list[float] = []
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    fails_with(monkeypatch, error)
+    if isinstance(error, KeyError):
+        with pytest.raises(KeyError):
+            leave(monkeypatch, "train", "a")
+    else:
+        assert leave(monkeypatch, "train", "a") == 2
+    assert waited == [cli.TURN_S * turn for turn in turns]

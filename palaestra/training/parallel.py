@@ -11,6 +11,7 @@ import asyncio
 import copy
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ from torch import Tensor
 from palaestra.data import Play, Trajectory
 from palaestra.data.protocols import PolicyOutputs
 from palaestra.data.ranks import OneProcess, Ranks
-from palaestra.errors import PalaestraError, RecipeError
+from palaestra.errors import PalaestraError, RankError, RecipeError
 from palaestra.interruption import Interruption, Stopped
 from palaestra.models.sharding import is_spread, shard, whole
 from palaestra.registry import declared
@@ -34,6 +35,7 @@ from palaestra.store.folder import EVALUATIONS, METRICS, RunFolder
 from palaestra.training.settings import RunSettings
 
 BUCKET = 2**25  # the most numbers that one message sums
+OF_GLOO = re.compile(r"^\[\S*/gloo/\S*\] ")  # the place in the source of torch's library for processors
 LAUNCHED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR")  # variables that torchrun sets
 
 
@@ -41,7 +43,8 @@ LAUNCHED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR")  # variables that torchrun s
 def joined(settings: RunSettings) -> Iterator[Ranks]:
     """A context with the ranks of this run: one process, or those that torchrun has started.
 
-    Raises: RecipeError, for a recipe that several processes cannot run.
+    Raises: RecipeError, for a recipe that several processes cannot run; RankError, if another process ends
+        before this one.
     """
     if any(name not in os.environ for name in LAUNCHED_BY) or os.environ["WORLD_SIZE"] == "1":
         yield OneProcess()
@@ -51,6 +54,14 @@ def joined(settings: RunSettings) -> Iterator[Ranks]:
     dist.init_process_group("gloo" if accelerator == "cpu" else "cpu:gloo,cuda:nccl")
     try:
         yield ProcessGroup(in_step=settings.training.shard)
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or OF_GLOO.search(str(error))):
+            raise
+        raise RankError(
+            where=f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}",
+            what=f"another process of the run has ended, or cannot be reached: {OF_GLOO.sub('', str(error), count=1)}",
+            remedy="That process says why. Afterwards the same command with `--resume` continues.",
+        ) from error
     finally:
         dist.destroy_process_group()
 

@@ -6,7 +6,8 @@ must do alone is refused by one line; (6) sums: gradients that one rank lacks, p
 buckets and kinds; (7) the command of docs/processes.md; (8) a run of one process goes on with two; (9) with weights
 spread over ranks (`training.shard`) the weights are the same again, with whole and low-rank training, in one pass and
 in two, with an engine in the process and one beside it; a run goes on between one process and two that spread; each
-rank holds its slice only; and what does not go with it is refused.
+rank holds its slice only; and what does not go with it is refused; (10) if one process fails, its message is the only
+one, and no traceback of ours follows.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ import torch.multiprocessing as processes
 from safetensors.torch import load_file
 
 from palaestra.data.ranks import OneProcess
-from palaestra.errors import RecipeError
+from palaestra.errors import RankError, RecipeError
 from palaestra.recipe import load
 from palaestra.training import parallel
 from tests.chat_server import ChatServer
 from tests.extras import needs
+from tests.messages import told
 from tests.training.conftest import ECHO
 from tests.training.devices import log, newest, played
 
@@ -358,3 +360,50 @@ def check_sums(rank: int) -> None:
 @pytest.mark.slow
 def test_6_sums() -> None:
     processes.spawn(_sums, args=(free_port(), check_sums), nprocs=2)  # type: ignore[no-untyped-call]
+
+
+def test_10_a_process_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(dist, name, lambda *_: None)
+    monkeypatch.setattr(parallel, "ProcessGroup", lambda **_: None)
+    settings = load([ECHO]).settings
+    lost = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4."
+    with told(RankError, "another process of the run has ended"), parallel.joined(settings):
+        raise RuntimeError(lost)
+    with pytest.raises(RankError, match="rank 1 of 2"), parallel.joined(settings):
+        raise dist.DistNetworkError("no route")
+    with pytest.raises(RuntimeError, match="another mistake"), parallel.joined(settings):
+        raise RuntimeError("another mistake, [x/gloo/y] ")
+
+
+RANK_ONE = """
+import os
+def broken(table):
+    if os.environ["RANK"] == "1":
+        raise RuntimeError("rank one")
+    return table["reward"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reward=part.py:broken"], "RuntimeError: rank one"),  # only rank 1 fails
+        (["run=taken"], "a run is already there"),  # only rank 0 fails
+        (["rollout.group=0"], "`rollout.group`"),  # both fail
+    ],
+)
+def test_10_one_message(tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "part.py").write_text(RANK_ONE)
+    (tmp_path / "echo.yaml").write_text(json.dumps({**ECHO, "training": {"iterations": 1}}))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/recipe.json").write_text("{}")
+    program = str(Path(sys.executable).with_name("torchrun"))
+    command = [program, "--standalone", "--nproc-per-node", "2", "-m", "palaestra", "train", "echo.yaml", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count(message) == 1, done.stderr
+    assert "palaestra/cli.py" not in done.stderr and "Connection closed" not in done.stderr

@@ -45,7 +45,7 @@ if os.environ.get("PALAESTRA_CHECK_SHAPES", "1") == "1":  # 0: faster, when timi
 
 sys.dont_write_bytecode = False
 
-from tests.extras import ABSENT, absences, skip_without  # noqa: E402
+from tests.extras import ABSENT, absences, skip_without, skipped_without_packages  # noqa: E402
 from tests.long_tests import mark_long  # noqa: E402
 from tests.messages import WRITE  # noqa: E402
 from tests.transcripts_once import play_transcripts_once  # noqa: E402
@@ -122,6 +122,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before a fixture starts what is absent
 def pytest_runtest_setup(item: pytest.Item) -> None:
     skip_without(*dict.fromkeys(name for mark in item.iter_markers("needs") for name in mark.args))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    with skipped_without_packages():
+        yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # after all that pytest writes

@@ -1,7 +1,7 @@
-"""What tests need beside Palaestra: (1) a test without it is skipped; (2) the last lines of pytest count what is absent
-and say how to install it; (3) with `--absent=fail` such a test fails, and says it too; (4) tests have no other way to
-skip for what is not installed; (5) `.ci/run` installs the Debian packages that these lines name;
-(6) CONTRIBUTING.md names the steps of `.ci/run`.
+"""What tests need beside Palaestra: (1) a test without it is skipped, also one that meets it on a page; (2) the last
+lines of pytest count what is absent and say how to install it; (3) with `--absent=fail` such a test fails, and says it
+too; (4) tests have no other way to skip for what is absent; (5) `.ci/run` installs the Debian packages that these
+lines name; (6) CONTRIBUTING.md names the steps of `.ci/run`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.extras import ABSENT, PACKAGES, PROGRAMS, Program, absences, imported, install, skip_without
+from palaestra.errors import MissingExtra, missing_extra
+from tests import extras
+from tests.extras import (
+    ABSENT,
+    PACKAGES,
+    PROGRAMS,
+    Program,
+    absences,
+    imported,
+    install,
+    skip_without,
+    skipped_without_packages,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 CI = (ROOT / ".ci/run").read_text(encoding="utf-8")
@@ -44,6 +56,15 @@ def test_1_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_such_package", "no_such_package.inside", "no such program"):
         with pytest.raises(pytest.skip.Exception, match=f"absent: {name}"):
             skip_without("os", name)
+
+
+def test_1_an_environment_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ABSENT, "skip")
+    monkeypatch.setattr(extras, "LEFT_OUT", ["no_such_package"])
+    with pytest.raises(pytest.skip.Exception, match="absent: no_such_package"), skipped_without_packages():
+        raise missing_extra("no_such_package", extra="envs", needed_for="a page")
+    with pytest.raises(MissingExtra), skipped_without_packages():
+        raise missing_extra("no_other_package", extra="envs", needed_for="a page")
 
 
 def test_2_counted() -> None:

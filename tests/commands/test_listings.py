@@ -14,6 +14,7 @@ from palaestra.commands import doctor, extras
 from palaestra.registry import names
 from palaestra.tools.sandbox import Found, Guarantees, Threat
 from tests.commands.conftest import Command
+from tests.extras import skip_without
 
 
 def parts(lines: list[str], slot: str) -> set[str]:
@@ -63,6 +64,7 @@ def test_3_environments(palaestra: Command) -> None:
     assert set(rows) >= set(names("environment"))
     assert rows["textworld"][-1] == "envs" and rows["toolcalc"][-3:] == ["256", "tasks", "–"]
     assert rows["rooms"][1:3] == ["Find", "the"]
+    skip_without("textworld", "reasoning_gym")
     sizes = next(line for line in done.out if line.startswith("extra envs: "))
     assert re.search(r"open.spiel \(\d+ MB\)", sizes) and "Install with" not in sizes
 

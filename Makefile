@@ -23,7 +23,7 @@ CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.
 NOT_ALONE := recipe_runs machine arrivals credit_probe reading exported self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart model test smoke test-all test-gpu attack pins lint format docs bench audit sbom release clean
+.PHONY: help install develop quickstart model test smoke test-all test-gpu test-vllm attack pins lint format docs bench audit sbom release clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
@@ -32,6 +32,7 @@ help:
 	@echo "smoke       the longer tests, and benchmarks, recipes and examples, each for a moment"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
+	@echo "test-vllm   with a real vLLM on the CPU: what engines must keep, a run, and a kill of the server in its middle"
 	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
 	@echo "bench       the benchmarks that need no arguments, one after another"
 	@echo "audit       known vulnerabilities of the pinned packages, from the network"
@@ -89,6 +90,15 @@ test-all: model
 test-gpu: model
 	$(BIN)/python -m pytest -q -m gpu
 	$(BIN)/python benchmarks/gpu.py
+
+# vLLM computes on the CPU, in an environment of its own, which takes 4 GB and is installed once. Needs the network.
+VLLM ?= .venv-vllm
+$(VLLM)/.installed: tests/real/install_vllm.py
+	$(BIN)/python tests/real/install_vllm.py $(VLLM)
+	touch $@
+
+test-vllm: model $(VLLM)/.installed
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/real/vllm.py $(VLLM)/bin/vllm
 
 # Every promise of docs/reliability.md, tried often. `KILLS=200 MESSAGES=10000` tries more, `SEED=…` the same again.
 KILLS ?= 40

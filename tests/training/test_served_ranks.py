@@ -54,8 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alike(one: Path, other: Path) -> None:
     assert len(log(one)) == len(log(other)) > 0
     for mine, theirs in zip(log(one), log(other), strict=True):
-        for key in ("reward/mean", "policy/loss", "policy/grad_norm"):
-            assert theirs[key] == pytest.approx(mine[key], rel=1e-2, abs=1e-3)
+        compared = [key for key in mine if key.endswith(("reward/mean", "/loss", "/grad_norm"))]
+        assert len(compared) >= 3
+        assert [theirs[key] for key in compared] == pytest.approx([mine[key] for key in compared], rel=1e-2, abs=1e-3)
 
 
 def test_1_whole_weights(folder: Path, tmp_path: Path) -> None:

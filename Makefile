@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 ABSENT ?= skip
+CONSTRAINTS ?= constraints.txt
 DIST ?= dist
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' palaestra/__init__.py)
 APART := openenv,pddl
@@ -23,7 +24,7 @@ CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.
 NOT_ALONE := recipe_runs machine arrivals credit_probe reading exported self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart model test smoke test-all test-gpu test-vllm attack pins lint format docs bench audit sbom release clean
+.PHONY: help install develop quickstart model test smoke test-all test-newest test-gpu test-vllm attack pins lint format docs bench audit sbom release clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
@@ -32,6 +33,7 @@ help:
 	@echo "smoke       the longer tests, and benchmarks, recipes and examples, each for a moment"
 	@echo "lint        style, types, layers               format      rewrite style       docs       the site"
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
+	@echo "test-newest the fast tests in $(NEWEST) with the newest version of each package; torch keeps its version"
 	@echo "test-vllm   with a real vLLM on the CPU: what engines must keep, a run, and a kill of the server in its middle"
 	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
 	@echo "bench       the benchmarks that need no arguments, one after another"
@@ -45,22 +47,22 @@ help:
 # which it would check its own list: jsonschema loads one of them, a grammar of addresses, whenever it is imported, and each
 # command would begin seconds later.
 # torch comes first and by itself: the constraints name its version, pip's own settings name the build (CPU or CUDA).
-$(CORE): pyproject.toml constraints.txt
+$(CORE): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Palaestra needs Python 3.11 or newer; call: make PYTHON=python3.11 …')"
-	$(PIP) install --quiet -c constraints.txt torch
-	$(PIP) install --quiet -c constraints.txt -e .
+	$(PIP) install --quiet -c $(CONSTRAINTS) torch
+	$(PIP) install --quiet -c $(CONSTRAINTS) -e .
 	touch $@
 
 $(DEV): $(CORE)
-	$(PIP) install --quiet -c constraints.txt $$($(BIN)/python tests/requirements.py $(EXTRAS) $(COMPILED))
-	-command -v cc > /dev/null && $(PIP) install --quiet -c constraints.txt $(COMPILED)
-	$(PIP) install --quiet -c constraints.txt fastmcp fastapi uvicorn websockets requests tomli tomli-w
-	$(PIP) install --quiet -c constraints.txt --no-deps openenv
-	$(PIP) install --quiet -c constraints.txt --no-deps cyclonedx-bom chardet
-	-$(PIP) install --quiet -c constraints.txt --no-deps alfworld
+	$(PIP) install --quiet -c $(CONSTRAINTS) $$($(BIN)/python tests/requirements.py $(EXTRAS) $(COMPILED))
+	-command -v cc > /dev/null && $(PIP) install --quiet -c $(CONSTRAINTS) $(COMPILED)
+	$(PIP) install --quiet -c $(CONSTRAINTS) fastmcp fastapi uvicorn websockets requests tomli tomli-w
+	$(PIP) install --quiet -c $(CONSTRAINTS) --no-deps openenv
+	$(PIP) install --quiet -c $(CONSTRAINTS) --no-deps cyclonedx-bom chardet
+	-$(PIP) install --quiet -c $(CONSTRAINTS) --no-deps alfworld
 	-command -v cmake > /dev/null && command -v c++ > /dev/null && \
-	$(PIP) install --quiet -c constraints.txt fast-downward-textworld
+	$(PIP) install --quiet -c $(CONSTRAINTS) fast-downward-textworld
 	touch $@
 
 install: $(CORE)
@@ -85,6 +87,20 @@ smoke: model
 
 test-all: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --absent $(ABSENT)
+
+# The fast tests with the newest version of each package that the extras allow, in an environment made anew. torch keeps its
+# version, because a newer one may have no build for the CPU. verifiers asks for exactly one version of mcp; here it gets a
+# newer one, like all others.
+NEWEST := .venv-newest
+test-newest:
+	rm -rf $(NEWEST)
+	mkdir -p build
+	grep '^torch==' constraints.txt > build/torch.txt
+	$(MAKE) VENV=$(NEWEST) CONSTRAINTS=build/torch.txt model
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade --no-deps mcp mcp-types
+	$(NEWEST)/bin/python -m pip freeze --exclude-editable
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest -q -n $(WORKERS) --absent $(ABSENT) \
+		-m "not slow and not smoke and not long" --ignore tests/house/test_constraints.py
 
 # On a machine with a CUDA device: the tests that need one, then speed and the share of the peak that is used.
 test-gpu: model

@@ -10,6 +10,7 @@ import importlib.machinery
 import inspect
 import sys
 import typing
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from palaestra import options
 
 _reading: dict[str, Any] = {"only": False, "found": {}}  # of the process, as `explain` has no threads
+STUBS: weakref.WeakSet[Any] = weakref.WeakSet()  # functions that stand for code that was not imported
 TYPES: dict[str, Any] = {
     **{kind.__name__: kind for kind in (int, float, str, bool, list, dict, tuple, set)},
     **{name: getattr(typing, name) for name in ("Any", "Literal", "Optional", "Union")},
@@ -61,6 +63,16 @@ def signatures_only(only: bool = True) -> Iterator[dict[str, str]]:
 def reads_only() -> bool:
     """Whether code of the user must not be imported now."""
     return bool(_reading["only"])
+
+
+def is_unread(target: Any) -> bool:
+    """Whether a function stands for code of the user that was not imported."""
+    return target in STUBS
+
+
+def leave_unread(name: str, what: str) -> None:
+    """Note that code of the user is not imported, for the mapping that `signatures_only` gives."""
+    _reading["found"].setdefault(name, what)
 
 
 def file_of_module(name: str) -> Path | None:
@@ -113,6 +125,7 @@ def _stub(name: str) -> Callable[..., Any]:
     def unread(*data: Any, **given: Any) -> Any:
         raise RuntimeError(f"{name} was not imported")
 
+    STUBS.add(unread)
     unread.__name__ = unread.__qualname__ = name
     unread.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
     return unread

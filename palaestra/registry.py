@@ -132,6 +132,7 @@ FORMER_USES = {
     "every_token": "every_token=True",
     "rejection": 'writes=("weight",)',
 }
+SINGLE = frozenset({"one_agent", "one_act"})  # in `uses`: a single agent; episodes that end with the first act
 MAY_BE_OBJECTS = {"tool"}  # `palaestra.tools.tool` makes an object of a function
 MAY_HOLD_STATE = STAGES | {"sampler", "strategy", "learner"}
 
@@ -149,12 +150,16 @@ DECLARED: dict[str, Any] = {
     "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
     "elsewhere": None,  # of an engine: a function of options that says which other program generates
     "chat_model": False,  # of a policy: whether it is a chat model without a renderer, which must be told of tools
+    "fits": None,  # a function of options, settings and environment that raises if the part cannot work with them
+    "one_act": False,  # of an environment: whether every episode ends with the first act
+    "keeps_messages": False,  # of a context: whether a chat template gets its turns as messages, and so declares tools
     "small": {},  # options that make it small and quick, for a smoke run (palaestra.recipe.smoke)
     "ignores": (),  # keys that it does not read, from its own section: `workers` of a runner, `rollout.tasks` of files
     "called_per": "iteration",  # of a strategy: whether a call gets the plays of an iteration or of a "group"
     "forks": False,  # of a runner: whether episodes can branch off from others
     "opens": False,  # of a runner: whether it has `open()`, for asynchronous collection
     "lock_step": False,  # of a runner: whether all episodes go on together, so that none can wait for something
+    "waits": False,  # of a policy: whether it waits for an engine or a server; of a program: for more than acts
     "roles": None,  # of a program: names, or functions of options that give names (palaestra.rollout.programs.acted_by)
     "demonstration": None,  # of a program: how a warm start plays it (palaestra.rollout.programs.demonstrated_by)
 }
@@ -289,7 +294,7 @@ def register(
             ("weight", "counts") if a token with factor 0 leaves the denominators, as with a mask, and ("weight",) if
             it stays in them, as with a rejected importance weight. None: it is treated as a mask.
         uses: abilities that the setup must have, such as "critic", "reference", "group", "expert" or "fork". If the
-            policy, the environment, the runner or a setting lacks one, the recipe is refused.
+            policy, environment, runner or a setting lacks one, the recipe is refused. Also "one_agent" and "one_act".
         scope: for a loss, the unit of tokens that it must see whole: "row", "invocation", "trajectory", "group" or
             "minibatch"; or units by condition: `{"ratio=trajectory": "trajectory"}`.
         frozen_minibatch: for a loss, whether it reads `batch.minibatch`, the frozen columns of the whole mini-batch.
@@ -332,6 +337,17 @@ def register(
             clashes=clashes,
         )
         return made  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def declaring(**attributes: Any) -> Callable[[P], P]:
+    """Decorate a function with attributes of `DECLARED`. It stands below `@register`."""
+
+    def decorate(target: P) -> P:
+        for name, value in attributes.items():
+            setattr(target, name, value)
+        return target
 
     return decorate
 

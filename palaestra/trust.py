@@ -63,7 +63,7 @@ def refuse_code_of(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> No
 
     Raises: RecipeError, with the key and the code.
     """
-    found = [] if trusts() else list(_code_in(entries))
+    found = [] if trusts() else list(code_in(entries))
     if not found:
         return
     made = made_here(folder)
@@ -131,7 +131,7 @@ def is_as_written(folder: Path) -> bool:
 
 
 # ---- code in a recipe -------------------------------------------------------------------------------------
-def _code_in(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Sequence[str]]]:
+def code_in(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Key, text and folders of each text that names code or a program."""
     for key, entry in entries.items():
         folders = [one for one in entry.get("folders", ()) if isinstance(one, str)]

@@ -296,6 +296,8 @@ class _Reply:
 class FullHistory(Context):
     """The prompt has everything since the start of the episode. It is one segment, so the engine reads each id once."""
 
+    keeps_messages = True  # it declares tools by a chat template (palaestra.registry)
+
     def __init__(self, *, thoughts: Thoughts = "template", template: Variables | None = None) -> None:
         """
         Args:
@@ -348,6 +350,8 @@ class _Windowed:
 class Window(Context):
     """The prompt has the last turns only. A new segment repeats the ids of the turns that are kept."""
 
+    keeps_messages = True  # it declares tools by a chat template (palaestra.registry)
+
     def __init__(
         self,
         *,
@@ -379,6 +383,8 @@ class Window(Context):
 @register("context", "latest_only")
 class LatestOnly(Context):
     """The prompt has the present observation only, so each turn is a segment. For observations that say everything."""
+
+    keeps_messages = True  # it declares tools by a chat template (palaestra.registry)
 
     def __init__(self, *, template: Variables | None = None) -> None:
         """

@@ -11,7 +11,7 @@ from palaestra.recipe import Recipe
 from palaestra.recipe.passes import lines, planned_passes
 from palaestra.terminal import visible
 from palaestra.training.checkpoint import changes
-from palaestra.training.setup import refuse_other_probabilities
+from palaestra.training.preflight import check_start
 from palaestra.trust import trusts
 
 
@@ -30,7 +30,7 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
 def _show(recipe: Sequence[str], smoke: bool) -> None:
     found = resolve(recipe, smoke=smoke)
     run_device(found.settings.device)
-    refuse_other_probabilities(found.settings, found.to_json())
+    check_start(found.settings, found.to_json())
     print(visible(found.explain()))
     if smoke:
         print("\nthe smoke changes\n" + "\n".join(f"  {visible(line)}" for line in _changed(recipe, found)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from palaestra.commands.runs import resolve
 from palaestra.models.devices import free_bytes, run_device
 from palaestra.training.memory import further_lines, needs_of, refuse_what_cannot_fit, shown
+from palaestra.training.preflight import check_start
 
 
 def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
@@ -14,8 +15,10 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
 
     Raises: RecipeError, if it does not fit.
     """
-    settings = resolve(recipe, smoke=smoke).settings
+    found = resolve(recipe, smoke=smoke)
+    settings = found.settings
     run_device(settings.device)
+    check_start(settings, found.to_json())
     rows = needs_of(settings)
     if not rows:
         print("The recipe loads no pretrained model. Models that are made on the spot need little memory.")

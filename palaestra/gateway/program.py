@@ -10,7 +10,7 @@ from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.gateway.agents import Given, answer_of, check_options, run_command, run_function
 from palaestra.gateway.chats import EpisodeChats, refuse_role, text_of
 from palaestra.gateway.gate import GATE
-from palaestra.registry import Files, Positive, register
+from palaestra.registry import Files, Positive, declaring, register
 from palaestra.rollout.episode import Agent, Episode
 from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.programs import acted_by
@@ -25,8 +25,9 @@ def _roles(options: Mapping[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-@register("program", "outside_agent", extra="serve", modules=("fastapi", "uvicorn"))
+@register("program", "outside_agent", uses=("one_agent",), extra="serve", modules=("fastapi", "uvicorn"))
 @acted_by(_roles)
+@declaring(waits=True)
 async def outside_agent(
     episode: Episode,
     *,

@@ -45,7 +45,7 @@ class EndpointPolicy(Policy):
     its system message. Its context is `full_history` or `latest_only`.
     """
 
-    chat_model = True
+    chat_model, waits = True, True  # what it declares (palaestra.registry)
 
     def __init__(
         self,

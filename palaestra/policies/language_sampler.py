@@ -42,6 +42,7 @@ class LanguageSampler(Policy, Protocol):
     limit: int
     has_critic: bool
     engine: Engine | None = None
+    waits: bool = True  # for the engine (palaestra.registry)
 
     @property
     def choices(self) -> int:  # type: ignore[override]

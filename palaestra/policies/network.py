@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from palaestra.data import Action, Observation, Row, RunSetup
-from palaestra.data.abilities import has
+from palaestra.data.abilities import has, sizes_of
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.protocols import Policy, PolicyOutputs, Response, Sampling, Session
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError, described
@@ -75,7 +75,9 @@ class NetworkPolicy(Policy):
         Raises: RecipeError, if the environment has no vectors or no fixed number of actions; CheckpointError,
             if `model` holds no network policy or one of other sizes.
         """
-        _refuse_missing_sizes(name, setup)
+        _refuse_missing_sizes(
+            setup.source, setup.vector_size, setup.action_count, where=f"policies.{name}.policy: network"
+        )
         self.name, self.trainable, self.version = name, True, 0
         self.size, self.actions = int(setup.vector_size or 0), int(setup.action_count or 0)
         options: dict[str, Any] = {
@@ -113,6 +115,11 @@ class NetworkPolicy(Policy):
     def abilities(options: Mapping[str, Any]) -> frozenset[str]:
         """The abilities that this policy gives to parts: {"critic"}, unless `critic` is False."""
         return frozenset({"critic"} if options.get("critic", True) else ())
+
+    @staticmethod
+    def fits(options: Mapping[str, Any], settings: Any, source: Any) -> None:
+        """Raises: RecipeError, for an environment without vectors or without a fixed number of actions."""
+        _refuse_missing_sizes(source, *sizes_of(source), where="policies.….policy: network")
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> NetworkSession:
         """Open the session of one agent in one episode. The context is not used.
@@ -425,17 +432,17 @@ def _index_of(action: Action, observation: Observation, policy: NetworkPolicy) -
     )
 
 
-def _refuse_missing_sizes(name: str, setup: RunSetup) -> None:
-    if setup.vector_size is None or setup.action_count is None:
-        if setup.vector_size is not None and has(setup.source, "box"):
+def _refuse_missing_sizes(source: Any, vector_size: int | None, action_count: int | None, *, where: str) -> None:
+    if vector_size is None or action_count is None:
+        if vector_size is not None and has(source, "box"):
             raise RecipeError(
-                where=f"policies.{name}.policy: network",
+                where=where,
                 what="a network policy chooses actions by index, and this environment takes vectors as actions.",
                 remedy="Use a policy for vectors, such as `sac_actor` with the learner `sac` (`palaestra train sac`).",
             )
-        lacks = "vectors" if setup.vector_size is None else "fixed number of actions"
+        lacks = "vectors" if vector_size is None else "fixed number of actions"
         raise RecipeError(
-            where=f"policies.{name}.policy: network",
+            where=where,
             what=f"a network policy reads vectors and chooses actions by index, and the environment has no {lacks}.",
             remedy="Give `Observation.vector` and a fixed number of actions, or use the policy `language`.",
         )

@@ -7,6 +7,7 @@ never refused, since nobody knows what it needs or gives.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
@@ -51,6 +52,8 @@ def check(settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str,
     _check_policies(settings, rows)
     _check_settings(settings, rows)
     _check_warm_start(parts, tree.get("warm_start"))
+    if declared(settings.rollout.runner.part.target, "lock_step"):
+        _check_lock_step(settings, parts)
     for used in (part for part in parts if runs(part, parts)):
         for need in _needs(used, parts):
             _check_need(need, used, settings, parts, rows)
@@ -134,6 +137,24 @@ def _check_warm_start(parts: Sequence[RecipePart], warm_start: Node | None) -> N
     )
 
 
+def _check_lock_step(settings: RunSettings, parts: Sequence[RecipePart]) -> None:
+    """Refuse a policy, program, tool or environment that waits, in a runner that plays all episodes in lock step."""
+    runner = next(used for used in parts if used.path == "rollout.runner")
+    others = [name for name in registry.names("rollout") if not _declares("rollout", name, "lock_step")]
+    for used in parts:
+        waits = used.path != TEACHER and (used.part.slot == "tool" or declared(used.part.target, "waits"))
+        methods = dict(inspect.getmembers(used.part.target, inspect.iscoroutinefunction))
+        if waits or (used.path == "environment" and "step" in methods):
+            slot, later = used.part.slot, max((runner.mark, used.mark), key=lambda mark: mark.layer)
+            raise RecipeError(
+                where=later.where,
+                what=f"the runner `{runner.name}` plays all episodes in lock step, and {slot} `{used.name}` makes them "
+                "wait, as for an engine or a server.",
+                options=[f"rollout.runner={name}" for name in others],
+                remedy=f"Set rollout.runner={others[0]}, or choose another {slot}.",
+            )
+
+
 # ---- what parts need --------------------------------------------------------------------------------------
 def _needs(used: RecipePart, parts: Sequence[RecipePart]) -> Iterator[str]:
     """The columns that the part reads and no other part writes, and the abilities that it needs, each once."""
@@ -148,6 +169,8 @@ def _needs(used: RecipePart, parts: Sequence[RecipePart]) -> Iterator[str]:
 def _check_need(
     need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart], rows: Mapping[str, Entry]
 ) -> None:
+    if need in registry.SINGLE:
+        return  # known when the environment is made (palaestra.training.preflight)
     if need == "group":
         if settings.rollout.group < 2:
             raise _no_group(used, rows["rollout.group"])
@@ -258,7 +281,11 @@ def _check_column(need: str, used: RecipePart, settings: RunSettings, parts: Seq
 
 
 def _forks(runner: str) -> bool:
-    return bool(declared(registry.part("rollout", runner).target, "forks"))
+    return _declares("rollout", runner, "forks")
+
+
+def _declares(slot: str, name: str, attribute: str) -> bool:
+    return bool(declared(registry.part(slot, name).target, attribute))
 
 
 def _provides(slot: str, name: str) -> frozenset[str]:

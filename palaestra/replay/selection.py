@@ -14,6 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from palaestra.data import Batch, RunSetup, StepTable, Task, Trajectory, derive, rows_of
+from palaestra.data.abilities import has
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
@@ -65,15 +66,15 @@ class ReplaySuccess(StatefulPart):
         self._demonstrate: Any = None
         self._counts: dict[str, float] = {}
 
+    @staticmethod
+    def fits(options: Mapping[str, Any], settings: Any, source: Any) -> None:
+        """Raises: RecipeError, for `expert` if the environment has no expert."""
+        _refuse_no_expert(options["expert"], has(source, "expert"))
+
     def start(self, setup: RunSetup, policies: Mapping[str, Any]) -> None:
         """Get the environment's expert, if `expert` is set."""
         self._demonstrate = setup.demonstrate
-        if self._expert and self._demonstrate is None:
-            raise RecipeError(
-                where=PLACE,
-                what="`expert: true` asks the environment's expert for successes, but the environment has no expert.",
-                remedy="Set `expert: false`, or give the environment a method `expert(agent) -> Action`.",
-            )
+        _refuse_no_expert(self._expert, self._demonstrate is not None)
 
     def choose(self, trajectories: list[Trajectory], iteration: Iteration) -> list[Trajectory]:
         """The episodes, with a stored success in each group without one. New successes are stored after that."""
@@ -143,6 +144,15 @@ def _judged(trajectory: Trajectory, iteration: Iteration) -> Trajectory:
         for row in own:
             row.step.action.logprobs = flat[row.start : row.start + len(row.step.action.tokens)].copy()
     return trajectory
+
+
+def _refuse_no_expert(asked: bool, there: bool) -> None:
+    if asked and not there:
+        raise RecipeError(
+            where=PLACE,
+            what="`expert: true` asks the environment's expert for successes, but the environment has no expert.",
+            remedy="Set `expert: false`, or give the environment a method `expert(agent) -> Action`.",
+        )
 
 
 def _refuse_unjudged(members: Sequence[Trajectory]) -> None:

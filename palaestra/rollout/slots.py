@@ -88,11 +88,10 @@ class SeparateSlots:
         if slot not in self._environments:
             try:
                 made = self._make()
-                is_async = inspect.iscoroutinefunction(made.step)
                 self._abilities = abilities_of(made)
             except BaseException as error:
                 raise failure(self._name, "constructor", error) from error
-            if is_async:
+            if inspect.iscoroutinefunction(made.step):
                 raise self._asynchronous()
             self._environments[slot] = made
         return self._environments[slot]

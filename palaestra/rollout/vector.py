@@ -19,7 +19,7 @@ from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task,
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import EpisodeFailure, RecipeError, described, ends_run
 from palaestra.policies.network import NetworkSession, Question
-from palaestra.registry import register
+from palaestra.registry import declared, register
 from palaestra.rollout.episode import Episode, Key, open_session
 from palaestra.rollout.limits import Limits
 from palaestra.rollout.programs import Program, roles_of
@@ -38,12 +38,12 @@ class VectorRunner:
     ignores = ("workers", "worker_kind", "step_seconds", "stuck_seconds", "window")  # keys of `rollout`
 
     def __init__(self, setup: RunSetup, settings: RolloutSettings) -> None:
-        """Raises: RecipeError, if a role's policy generates tokens with an engine."""
+        """Raises: RecipeError, if a role's policy waits for its acts, as one does that generates tokens."""
         for name, role in setup.roles.items():
-            if role.policy.model is not None:
+            if role.policy.model is not None or declared(role.policy, "waits"):
                 raise RecipeError(
                     where="rollout.runner: vector",
-                    what=f"role `{name}` is played by `{role.policy.name}`, which generates tokens with an engine.",
+                    what=f"role `{name}` is played by `{role.policy.name}`, which waits for an engine or a server.",
                     remedy="Set `rollout.runner: episodes`; the vector runner is for network and scripted policies.",
                 )
         self._setup, self._settings = setup, settings

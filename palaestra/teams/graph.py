@@ -11,7 +11,7 @@ import pydantic
 
 from palaestra.data import Action, Observation
 from palaestra.errors import ContractError
-from palaestra.registry import Fraction, NonNegative, PositiveInt, register
+from palaestra.registry import Fraction, NonNegative, PositiveInt, declaring, register
 from palaestra.rollout.programs import acted_by, demonstrated_by
 from palaestra.teams.aggregate import Answer, How, agreement, concat, quorum, weighted_vote
 from palaestra.teams.demonstration import everybody_as_expert
@@ -113,9 +113,10 @@ async def act_together(
         result = await episode.step({role: action})
 
 
-@register("program", "chain", source="common practice")
+@register("program", "chain", uses=("one_agent",), source="common practice")
 @acted_by(lambda options: options["roles"])
 @demonstrated_by(everybody_as_expert)
+@declaring(waits=True)
 async def chain(episode: Episode, *, roles: Annotated[tuple[str, ...], pydantic.Field(min_length=1)]) -> None:
     """Roles speak one after the other. Each reads the observation and the message before its own. The last one acts.
 
@@ -133,9 +134,10 @@ async def chain(episode: Episode, *, roles: Annotated[tuple[str, ...], pydantic.
     await act_together(episode, think, program="chain")
 
 
-@register("program", "star", source="common practice")
+@register("program", "star", uses=("one_agent",), source="common practice")
 @acted_by(lambda options: (options["hub"], *options["spokes"]))
 @demonstrated_by(everybody_as_expert)
+@declaring(waits=True)
 async def star(episode: Episode, *, hub: str, spokes: Roles, rounds: PositiveInt = 1) -> None:
     """The hub speaks, the spokes read it and speak at once, and the hub reads them all. Its last message is the action.
 
@@ -162,9 +164,10 @@ async def star(episode: Episode, *, hub: str, spokes: Roles, rounds: PositiveInt
     await act_together(episode, think, program="star")
 
 
-@register("program", "mesh", source="common practice")
+@register("program", "mesh", uses=("one_agent",), source="common practice")
 @acted_by(lambda options: options["roles"])
 @demonstrated_by(everybody_as_expert)
+@declaring(waits=True)
 async def mesh(
     episode: Episode, *, roles: Roles, rounds: PositiveInt = 2, how: How = "vote", agree: Fraction | None = None
 ) -> None:
@@ -186,9 +189,10 @@ async def mesh(
     await act_together(episode, think, program="mesh")
 
 
-@register("program", "layers", source="common practice")
+@register("program", "layers", uses=("one_agent",), source="common practice")
 @acted_by(lambda options: [role for layer in options["layers"] for role in layer])
 @demonstrated_by(everybody_as_expert)
+@declaring(waits=True)
 async def layers(
     episode: Episode,
     *,
@@ -216,9 +220,10 @@ async def layers(
     await act_together(episode, think, program="layers")
 
 
-@register("program", "independent", source="common practice")
+@register("program", "independent", uses=("one_agent",), source="common practice")
 @acted_by(lambda options: options["roles"])
 @demonstrated_by(everybody_as_expert)
+@declaring(waits=True)
 async def independent(episode: Episode, *, roles: Roles, how: How = "vote", weights: Weights = ()) -> None:
     """All roles speak at once without reading each other. Their answers become one.
 

@@ -52,7 +52,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
         result = await episode.step({SOLVER: right})
 
 
-@register("program", "solver_verifier", source="arXiv 2602.08847")
+@register("program", "solver_verifier", uses=("one_agent",), source="arXiv 2602.08847")
 @acted_by(SOLVER, VERIFIER)
 @demonstrated_by(demonstrate)
 async def solver_verifier(episode: Episode, *, rounds: PositiveInt = 2) -> None:

@@ -40,7 +40,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
         result = await episode.step({WORK[kind]: _acting(kind, action)})
 
 
-@register("program", "router", source="arXiv 2602.08847")
+@register("program", "router", uses=("one_agent",), source="arXiv 2602.08847")
 @acted_by("verifier", "searcher", "answerer")
 @demonstrated_by(demonstrate)
 async def router(episode: Episode, *, turns: PositiveInt = 4, must_answer: bool = True) -> None:

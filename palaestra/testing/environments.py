@@ -15,6 +15,7 @@ from palaestra.data import Action, Observation, StepResult, Task
 from palaestra.data.abilities import box_of, check_abilities, has, sizes_of
 from palaestra.envs.kit.panels import shared
 from palaestra.errors import ContractError, InvalidData, MissingExtra
+from palaestra.registry import declared
 from palaestra.testing.results import (
     broken,
     check_info,
@@ -86,6 +87,7 @@ def check_environment(
         14. Ability `vector`: every index below `action_count` is an action that the environment can read.
         15. Ability `box`: the bounds are finite, and the environment can read them and the vectors between them.
         16. Ability `instruction`: a text for each agent, not empty, and the same before and after episodes.
+        17. If the environment declares `one_act`, every episode ends with the first act.
 
     Args:
         env: an Environment or an AsyncEnvironment.
@@ -107,6 +109,8 @@ def check_environment(
     tasks = _tasks(caller, episodes, seed)
     for task in tasks:
         moments = player.play(task)
+        if declared(env, "one_act") and len(moments) > 2:
+            broken(f"{name}, {moments[1].where}", "the episode goes on after its first act.", "Leave out `one_act`.")
         player.replay(task, moments, "a second reset with the same task")
         if make is not None:
             _Player(_Caller(make(), name), act, player.draw, max_turns).replay(task, moments, "a fresh instance")

@@ -33,11 +33,23 @@ NEUTRAL = {"top_k": 0, "top_p": 1, "temperature": 1}  # with these, all tokens a
 TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 
 
-def build_setup(settings: RunSettings, ranks: Ranks | None = None) -> RunSetup:
+def make_source(settings: RunSettings) -> Any:
+    """The environment that gives a run its tasks. Raises: ContractError, if it has none."""
+    return require(
+        settings.environment(),
+        "tasks",
+        where=f"environment: {settings.environment.name}",
+        what="it gives no tasks.",
+        remedy="Add a method `tasks(split, n, seed) -> list[Task]`, which training calls for its tasks.",
+    )
+
+
+def build_setup(settings: RunSettings, ranks: Ranks | None = None, *, source: Any = None) -> RunSetup:
     """Build the setup of a run.
 
     Args:
         ranks: the processes that work on the run; None: this one alone.
+        source: the environment that gives the tasks, if it is made already.
 
     Raises: RecipeError, for settings that do not fit each other; ContractError, for an environment, a policy, a context
         or an engine that breaks its protocol.
@@ -45,13 +57,7 @@ def build_setup(settings: RunSettings, ranks: Ranks | None = None) -> RunSetup:
     device = run_device(settings.device)
     environment = settings.environment
     make = functools.partial(environment.part.target, **environment.options)
-    source = require(
-        make(),
-        "tasks",
-        where=f"environment: {environment.name}",
-        what="it gives no tasks.",
-        remedy="Add a method `tasks(split, n, seed) -> list[Task]`, which training calls for its tasks.",
-    )
+    source = make_source(settings) if source is None else source
     vector_size, action_count = sizes_of(source)
     setup = RunSetup(
         seed=derive(settings.seed, "weights") % 2**31,
@@ -74,10 +80,9 @@ def build_setup(settings: RunSettings, ranks: Ranks | None = None) -> RunSetup:
     for policy in setup.policies.values():
         policy.check_numbers()
     setup.program = settings.program
-    declared = roles_of(setup.program)
-    setup.roles = make_roles(settings, source.agents, declared, setup.policies)
-    setup.team = tuple(declared or (name for name in settings.agents if name != "*"))
-    setup.temperatures = temperatures(settings, setup.roles)  # before the runner starts workers: it may raise
+    setup.roles = make_roles(settings, source.agents, setup.policies)
+    setup.team = tuple(roles_of(setup.program) or (name for name in settings.agents if name != "*"))
+    setup.temperatures = temperatures(settings, source.agents)
     setup.runner = settings.rollout.runner.part.target(setup, settings.rollout)
     if has(source, "expert"):
         setup.demonstrate = functools.partial(demonstrations, setup, settings.seed)
@@ -268,36 +273,63 @@ def phrases(settings: RunSettings, source: Any) -> list[str]:
 
 
 # ---- roles ----------------------------------------------------------------------------------------------
-def make_roles(
-    settings: RunSettings, agents: Sequence[str], declared: Sequence[str] | None, policies: Mapping[str, Any]
-) -> dict[str, Role]:
+def make_roles(settings: RunSettings, agents: Sequence[str], policies: Mapping[str, Any]) -> dict[str, Role]:
     """A role for every name that may act, and one for "*" if its policy exists.
 
     Args:
         agents: of the environment.
-        declared: the roles that the program declares; empty: the environment's agents; None: it declares nothing.
 
-    Raises: RecipeError, for a role without a policy, a role that never acts, or a policy without a role.
+    Raises: RecipeError, as `check_roles`.
     """
-    acting = tuple(declared or agents)
-    if declared is None:  # any name in the recipe may be a role
-        acting = tuple(dict.fromkeys((*agents, *(name for name in settings.agents if name != "*"))))
+    check_roles(settings, agents)
+    names = dict.fromkeys((*_acting(settings, agents), *settings.agents, *agents, "*"))
+    chosen = {name: settings.role(name) for name in names}
+    return {name: _role(role, policies[role.policy]) for name, role in chosen.items() if role.policy in policies}
+
+
+def check_roles(settings: RunSettings, agents: Sequence[str]) -> None:
+    """Refuse a role without a policy, a role that never acts, a policy that nobody plays, and one that is trained at
+    several temperatures.
+
+    Args:
+        agents: of the environment.
+
+    Raises: RecipeError.
+    """
+    acting = _acting(settings, agents)
     _refuse_unknown(settings, acting, agents)
     _refuse_unknown_agents(settings, agents)
-    roles = {}
-    for name in dict.fromkeys((*acting, *settings.agents, *agents, "*")):
-        chosen = settings.role(name)
-        if chosen.policy in policies:
-            roles[name] = _role(chosen, policies[chosen.policy])
-        elif name in acting or name in settings.agents:
+    for name in dict.fromkeys((*acting, *settings.agents)):
+        policy = settings.role(name).policy
+        if policy not in settings.policies:
             raise RecipeError(
                 where=f"agents.{name}.policy",
-                what=f"there is no policy `{chosen.policy}`.",
-                options=sorted(policies),
+                what=f"there is no policy `{policy}`.",
+                options=sorted(settings.policies),
                 remedy=f"Write `agents: {{{name}: {{policy: …}}}}`.",
             )
-    _refuse_unused(settings, roles, acting, policies)
-    return roles
+    used = {settings.role(name).policy for name in acting}
+    used |= {base for policy in settings.policies.values() if (base := _below(policy)) is not None}
+    for name in settings.policies:
+        if name not in used:
+            raise RecipeError(
+                where=f"policies.{name}",
+                what="it plays no role.",
+                options=[f"agents.{role}.policy={name}" for role in acting],
+                remedy="Give the policy a role, or leave it out.",
+            )
+    temperatures(settings, agents)
+
+
+def _acting(settings: RunSettings, agents: Sequence[str]) -> tuple[str, ...]:
+    """The roles that act: those that the program declares, else the environment's agents.
+
+    If the program declares nothing, any name in the recipe may be a role.
+    """
+    roles = roles_of(settings.program)
+    if roles is None:
+        return tuple(dict.fromkeys((*agents, *(name for name in settings.agents if name != "*"))))
+    return tuple(roles or agents)
 
 
 def _role(chosen: RoleSettings, policy: Any) -> Role:
@@ -374,18 +406,22 @@ def _has_logprob(settings: PolicySettings) -> bool:
     return outputs_with is not None and "logprob" in outputs_with(settings.policy.options)
 
 
-def temperatures(settings: RunSettings, roles: Mapping[str, Role]) -> dict[str, float]:
+def temperatures(settings: RunSettings, agents: Sequence[str]) -> dict[str, float]:
     """Name of each policy → the temperature of its roles. Frozen roles and roles that never act do not count.
+
+    Args:
+        agents: of the environment.
 
     Raises: RecipeError, if the roles of a trained policy have different temperatures, since training computes the
         policy's probabilities at one temperature.
     """
     by_policy: dict[str, dict[float, str]] = defaultdict(dict)
-    for name in roles_of(settings.program) or [name for name in roles if name != "*"]:
-        role = roles[name]
+    acting = roles_of(settings.program) or dict.fromkeys((*agents, *(name for name in settings.agents if name != "*")))
+    for name in acting:
+        role = settings.role(name)
         if not role.frozen:
             temperature = role.sampling.get("temperature", settings.rollout.temperature)
-            by_policy[role.policy.name].setdefault(temperature, name)
+            by_policy[role.policy].setdefault(temperature, name)
     for policy, chosen in by_policy.items():
         if len(chosen) > 1 and settings.policies[policy].trainable:
             said = ", ".join(f"{name} {temperature:g}" for temperature, name in chosen.items())
@@ -418,19 +454,4 @@ def _refuse_unknown_agents(settings: RunSettings, agents: Sequence[str]) -> None
                 what=f"environment `{settings.environment.name}` has no agent `{chosen.acts_for}`.",
                 options=nearest(chosen.acts_for, agents),
                 remedy="Name the agent that this role acts for. Leave the key out if the environment has one agent.",
-            )
-
-
-def _refuse_unused(
-    settings: RunSettings, roles: Mapping[str, Role], acting: Sequence[str], policies: Mapping[str, Any]
-) -> None:
-    used = {roles[name].policy.name for name in acting}
-    used |= {policy.base for policy in policies.values() if policy.base is not None}
-    for name in policies:
-        if name not in used:
-            raise RecipeError(
-                where=f"policies.{name}",
-                what="it plays no role.",
-                options=[f"agents.{role}.policy={name}" for role in acting],
-                remedy="Give the policy a role, or leave it out.",
             )

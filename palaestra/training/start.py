@@ -21,7 +21,6 @@ from palaestra.registry import declared
 from palaestra.store.folder import RESULT, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES
-from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.checkpoint import (
     RunState,
     continued_from,
@@ -41,9 +40,10 @@ from palaestra.training.parallel import (
     share_logs,
     spread,
 )
+from palaestra.training.preflight import check_start
 from palaestra.training.progress import Progress
 from palaestra.training.settings import BUDGET, CHOSEN, RunSettings
-from palaestra.training.setup import build_setup, refuse_other_probabilities
+from palaestra.training.setup import build_setup
 from palaestra.training.stages import Stages, refuse_missing_columns, started
 from palaestra.training.warm_start import Clones, demonstrated, kept_line, warm_start
 
@@ -69,23 +69,22 @@ def train(
     """
     settings = settings.model_copy(update={"device": device_of_rank(settings.device)})
     refuse_what_cannot_fit(settings)  # before a folder is made
-    refuse_other_probabilities(settings, recipe)
-    if settings.training.max_staleness:
-        refuse_strategies(settings)
     path = settings.run or f"runs/{settings.name}"
     path = os.path.expanduser(path) if path.startswith("~/") else path  # a shell leaves `run=~/…` as it is
+    with exits_refused():
+        source = check_start(settings, recipe)
     with exits_refused(), joined(settings) as ranks, ExitStack() as resources:
         if not ranks.main:  # this rank's logs are the same as the first rank's, so they are thrown away
             folder = RunFolder.create(resources.enter_context(TemporaryDirectory()) + "/run")
             settings, recipe = _with_budget(settings, recipe, ranks)
-            return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=True)
+            return _run(settings, folder, source, ranks=ranks, recipe=recipe, quiet=True)
         resources.enter_context(writing(path, make=not resume))
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
         settings, recipe = _with_budget(settings, recipe, ranks, folder if resume else None)
         if not resume:
             folder.write_recipe(recipe)
         with undone_if_it_cannot_begin(folder):
-            return _run(settings, folder, ranks=ranks, recipe=recipe, quiet=quiet)
+            return _run(settings, folder, source, ranks=ranks, recipe=recipe, quiet=quiet)
 
 
 def _with_budget(
@@ -130,14 +129,16 @@ def undone_if_it_cannot_begin(folder: RunFolder) -> Iterator[None]:
     folder.settle()
 
 
-def _run(settings: RunSettings, folder: RunFolder, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool) -> str:
-    """Run in this folder, which no other process writes. Returns the closing line."""
+def _run(
+    settings: RunSettings, folder: RunFolder, source: Any, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool
+) -> str:
+    """Run in this folder, which no other process writes, with the environment `source`. Returns the closing line."""
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
         interruption = resources.enter_context(stoppable())
         interruption.notify = progress.note
-        trainer = _trainer(settings, folder, progress, resources, ranks=ranks)
+        trainer = _trainer(settings, folder, progress, resources, ranks=ranks, source=source)
         trainer.state.recipe = recipe_values(recipe)
         trainer.interruption = interruption
         source, trained = trainer.setup.source, trainer.setup.trained.values()
@@ -205,6 +206,7 @@ def _trainer(
     resources: ExitStack | None = None,
     *,
     ranks: Ranks | None = None,
+    source: Any = None,
 ) -> Trainer:
     """Build the trainer of a run.
 
@@ -212,9 +214,10 @@ def _trainer(
         resources: gets the engine, the runner and the like as soon as they are open, and closes them at the end. None:
             the caller closes them.
         ranks: the processes that work on the run; None: this one alone.
+        source: the environment that gives the tasks; None: it is made.
     """
     resources, ranks = resources or ExitStack(), ranks or OneProcess()
-    setup = build_setup(settings, ranks)
+    setup = build_setup(settings, ranks, source=source)
     setup.folder = folder.path
     if setup.engine is not None:
         resources.callback(setup.engine.shutdown)

@@ -3,7 +3,7 @@
 broken own part; (7) a role without policy; (8) a group of one with a group estimator; (9) a column that the
 environment does not give; (10) an ability that a policy lacks; (11) no reference, the recipe's or the own one of each
 policy concerned; (12) no expert to imitate; (13) settings that exclude each other. (14) What declares nothing is not
-refused.
+refused. (15) Lock step, and a policy, program, tool or environment that waits.
 """
 
 from __future__ import annotations
@@ -184,3 +184,17 @@ def test_names_held_equal_to_the_data_room() -> None:  # rule 13
 def test_what_declares_nothing_is_not_refused(base) -> None:  # rule 14
     load([base], ["environment=riddle", "advantage=gigpo"])
     load([base], ["policies.main.policy=unknown", "advantage=ppo"])
+
+
+def test_lock_step(base, write, message) -> None:  # rule 15
+    write("together.py", "class Together:\n    lock_step = True\n    def __init__(self, setup, settings): ...\n")
+    write("slow.py", "class Slow:\n    waits = True\n    async def step(self, actions): ...\n")
+    runner = "rollout.runner=together.py:Together"
+    load([base], [runner])
+    places = {"policies.main.policy": "policy", "program": "program", "environment": "environment"}
+    for place, slot in {**places, "agents.*.tools.use": "tool"}.items():
+        load([base], [f"{place}=slow.py:Slow"])
+        message("", runner, f"{place}=slow.py:Slow", says=f"{slot} `slow.py:Slow` makes them wait")
+    with told(RecipeError, "lock step") as caught:
+        load([base, {"policies": {"main": {"policy": "slow.py:Slow"}}}], [runner])
+    assert caught.value.where.startswith("command line")  # the later choice is at fault

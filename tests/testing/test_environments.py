@@ -187,6 +187,7 @@ def again(env, result):
 
 FAULTS = {
     "no step": ({"step": None}, "no method `step`"),
+    "several acts": ({"one_act": True}, "goes on after its first act"),
     "agents is a list": ({"agents": ["a"]}, "tuple of distinct names"),
     "agents twice": ({"agents": ("a", "a")}, "tuple of distinct names"),
     "reset returns a pair": ({"reset": after("reset", lambda env, r: (r, {}))}, "must return a StepResult"),

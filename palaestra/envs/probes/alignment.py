@@ -91,6 +91,7 @@ class Alignment(KeepsState[State]):
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot")
+    one_act = True
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
 
     def __init__(self, *, limit: PositiveInt = 6, good: Fraction = 0.9, wanted: Fraction = 0.3) -> None:

@@ -247,7 +247,7 @@ class Rooms(KeepsState[Episode]):
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot", "vector")
     provides = frozenset(
-        {"state_key", "outcome", "progress", "executable", "process"}
+        {"state_key", "outcome", "progress", "executable", "process", "maximum"}
     )  # columns of a table of its episodes
     actions: tuple[str, ...] = ACTIONS
     action_count: int = len(ACTIONS)
@@ -268,6 +268,8 @@ class Rooms(KeepsState[Episode]):
         self._approach = Approach(prefix=prefix, corridor=corridor)
         self._max_turns, self._show_actions = max_turns + self._approach.length, show_actions
         self._milestones = reward == "milestones"
+        if self.provides is not None and not self._milestones:
+            self.provides = self.provides - {"maximum"}
         self.vector_size = 3 * rooms + 2 * len(DIRECTIONS) + len(Key) + self._approach.length
 
     def instruction(self, agent: str) -> str:

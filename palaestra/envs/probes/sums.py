@@ -66,6 +66,7 @@ class Sums(KeepsState[State]):
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "phrases")
+    one_act = True
     provides = frozenset({"state_key", "outcome"})  # columns of a table of its episodes
     phrases = ("fine", "error") * 2  # words of judges, which a tokenizer must know
 

@@ -17,7 +17,7 @@ import pydantic
 
 from palaestra.data import Action, StepResult, derive
 from palaestra.errors import ContractError
-from palaestra.registry import PositiveInt, register
+from palaestra.registry import PositiveInt, declaring, register
 from palaestra.rollout.programs import acted_by, demonstrated_by, roles_of
 from palaestra.teams.demonstration import option_of
 from palaestra.teams.parsers import tagged
@@ -79,11 +79,6 @@ def dealt(names: Sequence[str], count: int, draw: np.random.Generator) -> list[s
     return found[:count]
 
 
-def _telling(program: Any) -> Any:
-    program.provides = frozenset({"stratum", "discussion", "score"})  # columns that this program adds to tables
-    return program
-
-
 def agents(options: Mapping[str, Any]) -> list[str]:
     """The names agent_1, agent_2 …, as many as the options ask for."""
     return [f"agent_{number + 1}" for number in range(int(options.get("agents", 4)))]
@@ -113,10 +108,10 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     await _discuss(episode, question, names, speak, wording=wording, earlier=earlier, **more)
 
 
-@register("program", "discussion", source="arXiv 2510.08529")
+@register("program", "discussion", uses=("one_agent", "one_act"), source="arXiv 2510.08529")
 @acted_by(agents)
 @demonstrated_by(demonstrate)
-@_telling
+@declaring(provides=frozenset({"stratum", "discussion", "score"}), waits=True)
 async def discussion(
     episode: Episode,
     *,

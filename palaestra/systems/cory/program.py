@@ -59,7 +59,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     await episode.step({PIONEER: first})
 
 
-@register("program", "pioneer_observer", source="arXiv 2410.06101")
+@register("program", "pioneer_observer", uses=("one_agent", "one_act"), source="arXiv 2410.06101")
 @acted_by(PIONEER, OBSERVER)
 @demonstrated_by(demonstrate)
 async def pioneer_observer(

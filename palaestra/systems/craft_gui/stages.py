@@ -21,7 +21,7 @@ SEARCHED = 4096  # number of tasks after which a bucket counts as empty
 AtLeastTwo = Annotated[int, pydantic.Field(ge=2)]
 
 
-@register("sampler", "stages", source="arXiv 2508.11360")
+@register("sampler", "stages", uses=("difficulty",), source="arXiv 2508.11360")
 class Stages:
     """Play tasks of one bucket of difficulty at a time, and a share of tasks of earlier stages.
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from palaestra.data import Action, Observation, derive
 from palaestra.errors import ContractError, InvalidData
-from palaestra.registry import register
+from palaestra.registry import declaring, register
 from palaestra.rollout.programs import acted_by, demonstrated_by, expert_or_random
-from palaestra.systems.dcpo.editable import PRUNED, Edit, EditableMemory, read_edit, write_edit
+from palaestra.systems.dcpo.editable import PRUNED, Edit, Editable, EditableMemory, read_edit, write_edit
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Agent, Episode
+    from palaestra.training.settings import RunSettings
 
 
 async def demonstrate_curating(episode: Episode, *, noise: float = 0.0) -> None:
@@ -37,8 +39,16 @@ async def demonstrate_curating(episode: Episode, *, noise: float = 0.0) -> None:
         result = await episode.step(actions)
 
 
+def _refuse_fixed_memory(options: Mapping[str, Any], settings: RunSettings, source: Any) -> None:
+    """Refuse a role whose context is not `editable`, before the start."""
+    for name in source.agents:
+        if not isinstance(settings.role(name).context(), Editable):
+            raise _no_memory(name)
+
+
 @register("program", "curate", source="arXiv 2510.12635")
 @acted_by()
+@declaring(fits=_refuse_fixed_memory)
 @demonstrated_by(demonstrate_curating)
 async def curate(episode: Episode) -> None:
     """Let agents act; the action `prune IDS: SUMMARY` edits the agent's own memory, not the environment.
@@ -80,9 +90,13 @@ def _edited(episode: Episode, agent: Agent, seen: Observation, edit: Edit) -> Ob
 def _memory_of(agent: Agent) -> EditableMemory:
     memory = agent.session.history()
     if not isinstance(memory, EditableMemory):
-        raise ContractError(
-            where=f"program: curate, agent {agent.name}",
-            what="it has no memory that can be edited.",
-            remedy="Give it a language policy and `context: editable`, or use `program: play`.",
-        )
+        raise _no_memory(agent.name)
     return memory
+
+
+def _no_memory(agent: str) -> ContractError:
+    return ContractError(
+        where=f"program: curate, agent {agent}",
+        what="it has no memory that can be edited.",
+        remedy="Give it a language policy and `context: editable`, or use `program: play`.",
+    )

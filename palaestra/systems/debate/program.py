@@ -20,7 +20,7 @@ def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"debater_{number + 1}" for number in range(options.get("debaters", 3)))
 
 
-@register("program", "debate", source="arXiv 2505.22960")
+@register("program", "debate", uses=("one_agent",), source="arXiv 2505.22960")
 @acted_by(names_of)
 @demonstrated_by(everybody_as_expert)
 async def debate(

@@ -59,6 +59,7 @@ class SlowArm(KeepsState[State]):
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "instruction", "content", "expert", "snapshot", "vector")
+    one_act = True
     provides = frozenset({"state_key", "outcome", "duration", "valid", "milestones"})
     vector_size = 2
 

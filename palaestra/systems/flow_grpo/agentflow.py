@@ -68,7 +68,7 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
         memory.append(remembered(_kind(command), command.text or "", found))
 
 
-@register("program", "agentflow", source="arXiv 2510.05592")
+@register("program", "agentflow", uses=("one_agent",), source="arXiv 2510.05592")
 @acted_by(*ROLES)
 @demonstrated_by(demonstrate)
 async def agentflow(episode: Episode, *, steps: PositiveInt = 5, memory: PositiveInt = MEMORY) -> None:

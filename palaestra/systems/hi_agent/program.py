@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,28 +11,34 @@ import pydantic
 
 from palaestra.data import Observation, Step, StepResult, derive
 from palaestra.errors import ContractError, RecipeError
-from palaestra.registry import register
+from palaestra.registry import declaring, register
 from palaestra.rollout.programs import acted_by
 
 if TYPE_CHECKING:
     from palaestra.rollout.episode import Agent, Episode
+    from palaestra.training.settings import RunSettings
 
 Several = Annotated[int, pydantic.Field(ge=1)]
 
 
-def _gives(*columns: str) -> Callable[[Any], Any]:
-    """Decorator for a program whose steps add these columns to the table."""
+def _refuse_unknown(planner: str, agents: Sequence[str]) -> None:
+    if planner not in agents:
+        raise RecipeError(
+            where="program: foresight",
+            what=f"the environment has no agent `{planner}`.",
+            options=agents,
+            remedy="Name the agent that sets subgoals in `planner`.",
+        )
 
-    def decorate(program: Any) -> Any:
-        program.provides = frozenset(columns)
-        return program
 
-    return decorate
+def _fits(options: Mapping[str, Any], settings: RunSettings, source: Any) -> None:
+    """Refuse a planner that is no agent of the environment, before the start."""
+    _refuse_unknown(options["planner"], source.agents)
 
 
 @register("program", "foresight", uses=("snapshot",), source="arXiv 2510.14388")
-@_gives("node")
 @acted_by()
+@declaring(provides=frozenset({"node"}), fits=_fits)
 async def foresight(
     episode: Episode,
     *,
@@ -64,13 +70,7 @@ async def foresight(
     Raises: RecipeError, if the environment has no such agent; EpisodeFailure, if it cannot restore a state;
         ContractError, if a policy remembers earlier attempts.
     """
-    if planner not in episode.names:
-        raise RecipeError(
-            where="program: foresight",
-            what=f"environment {episode.setup.environment_name} has no agent `{planner}`.",
-            options=episode.names,
-            remedy="Name the agent that sets subgoals in `planner`.",
-        )
+    _refuse_unknown(planner, episode.names)
     result, decision, tried = await episode.reset(), 0, 0
     while result.observations:
         if planner not in result.observations:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from palaestra.data import Play, RunSetup, StopReason, Trajectory
+from palaestra.data import Play, StopReason, Trajectory
+from palaestra.data.protocols import Context
 from palaestra.errors import ContractError
 from palaestra.registry import register
+from palaestra.rollout.programs import roles_of
 from palaestra.rollout.strategies import Opened, RolloutContext, opening, retold
+
+if TYPE_CHECKING:
+    from palaestra.training.settings import RunSettings
 
 
 @register("strategy", "dual_branch", uses=("tokens",), source="arXiv 2512.01763")
@@ -33,10 +38,17 @@ class DualBranch:
     called_per = "group"
     provides = frozenset({"branch", "pair", "foreign"})  # columns that it adds to tables
 
+    @staticmethod
+    def fits(options: Mapping[str, Any], settings: RunSettings, source: Any) -> None:
+        """Raises: ContractError, if no agent's context compresses."""
+        agents = roles_of(settings.program) or source.agents
+        _uncompressed({agent: settings.role(agent).context() for agent in agents})
+
     async def __call__(self, plays: Sequence[Play], rollout: RolloutContext) -> list[Trajectory]:
         """Play, and return the trajectories followed by their twins."""
         played = await rollout.collect(plays)
-        opened = opening(rollout.setup, **_uncompressed(rollout.setup, played))
+        agents = sorted({step.agent for one in played for step in one.steps})
+        opened = opening(rollout.setup, **_uncompressed({agent: rollout.setup.role(agent).context for agent in agents}))
         size: dict[str, int] = defaultdict(int)
         for one in played:
             size[one.group] = max(size[one.group], one.sample + 1)
@@ -68,15 +80,13 @@ def _twin(one: Trajectory, opened: Opened) -> Trajectory | None:
     return None if all(np.array_equal(one.prompt_of(a), twin.prompt_of(b)) for a, b in prompts) else twin
 
 
-def _uncompressed(setup: RunSetup, played: Sequence[Trajectory]) -> Mapping[str, Any]:
-    """The uncompressed context of each agent whose context compresses."""
-    agents = sorted({step.agent for one in played for step in one.steps})
-    found = {agent: setup.role(agent).context.uncompressed for agent in agents}
-    found = {agent: context for agent, context in found.items() if context is not None}
-    if agents and not found:
+def _uncompressed(contexts: Mapping[str, Context]) -> dict[str, Context]:
+    """The uncompressed context of each agent whose context compresses. Raises: ContractError, if none does."""
+    found = {agent: whole for agent, context in contexts.items() if (whole := context.uncompressed) is not None}
+    if contexts and not found:
         raise ContractError(
             where="strategy: dual_branch",
-            what=f"no history is compressed: {', '.join(agents)} see all that a twin would show.",
+            what=f"no history is compressed: {', '.join(contexts)} see all that a twin would show.",
             remedy='Set `agents: {"*": {context: {sampled_history: {compress: true}}}}`.',
         )
     return found

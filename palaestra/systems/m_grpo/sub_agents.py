@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 
-from palaestra.registry import PositiveInt, register
+from palaestra.registry import PositiveInt, declaring, register
 from palaestra.rollout.programs import acted_by, demonstrated_by
 from palaestra.teams.demonstration import option_of
 from palaestra.teams.shown import has_read, noted, sole
@@ -83,14 +83,8 @@ def columns_of(text: str) -> list[str]:
     return [f"{one} + {other}" for one, other in zip(found[1].split()[::-1], found[2].split()[::-1], strict=False)]
 
 
-def _telling(program: Any) -> Any:
-    """Decorator for a program whose steps add the column `format` to the table."""
-    program.provides = frozenset({"format"})  # columns that it adds to tables
-    return program
-
-
-@register("program", "sub_agents", source="arXiv 2511.13288")
-@_telling
+@register("program", "sub_agents", uses=("one_agent",), source="arXiv 2511.13288")
+@declaring(provides=frozenset({"format"}), waits=True)
 @acted_by(lambda options: (MAIN, *options.get("subs", (SUB,))))
 @demonstrated_by(demonstrate)
 async def sub_agents(

@@ -85,7 +85,7 @@ def _record_pass(
         episode.agents[JUDGE].record(noted(seen, f"plan: {plan}", f"process: {process}"), said)
 
 
-@register("program", "mact", source="arXiv 2508.03404, Algorithm 1")
+@register("program", "mact", uses=("one_agent",), source="arXiv 2508.03404, Algorithm 1")
 @acted_by(*ROLES)
 @demonstrated_by(demonstrate)
 async def mact(episode: Episode, *, corrections: Annotated[int, pydantic.Field(ge=0)] = CORRECTIONS) -> None:

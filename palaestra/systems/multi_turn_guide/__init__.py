@@ -8,14 +8,32 @@ file is the reward; the estimator `ppo_max` is in `palaestra/parts/critics.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData
-from palaestra.registry import PositiveInt, register
+from palaestra.registry import PositiveInt, declared, declaring, register
 
 WHERE = "reward: dense_normalized"
+
+
+def _no_maximum() -> InvalidData:
+    return InvalidData(
+        where=WHERE,
+        what="neither the option nor the column `maximum` gives the number of rewards that a game can give.",
+        remedy='Set `maximum`, or give info["maximum"] = {agent: …} in the environment.',
+    )
+
+
+def _fits(options: Mapping[str, Any], settings: Any, source: Any) -> None:
+    """Refuse an environment that declares its columns, and `maximum` is none of them."""
+    provides = declared(source, "provides")
+    if options["maximum"] is None and provides is not None and "maximum" not in provides:
+        raise _no_maximum()
 
 
 @register(
@@ -25,6 +43,7 @@ WHERE = "reward: dense_normalized"
     writes=("reward",),
     source="arXiv 2510.01132, public code",
 )
+@declaring(fits=_fits)
 def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, column: str = "reward") -> Tensor:
     """1 for each step with a positive reward, divided by their number in a win and by the game's maximum otherwise.
 
@@ -66,11 +85,7 @@ def _most(table: StepTable, counts: Tensor, maximum: int | None) -> Tensor:
     if maximum is not None:
         return torch.full((len(table),), float(maximum), dtype=torch.float64)
     if "maximum" not in table:
-        raise InvalidData(
-            where=WHERE,
-            what="neither the option nor the column `maximum` gives the number of rewards that a game can give.",
-            remedy='Set `maximum`, or give info["maximum"] = {agent: …} in the environment.',
-        )
+        raise _no_maximum()
     most = table["maximum"].double()
     if bool((most[counts] < 1).any()):
         raise InvalidData(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from palaestra.registry import Fraction, PositiveInt, register
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.systems.pfsp.opponents import Choose, Member, Pool, Weighting, let_go
+
+if TYPE_CHECKING:
+    from palaestra.training.settings import RunSettings
 
 WHERE = "strategy: self_play"
 EVEN = 1e-9  # a smaller difference of returns is a draw
@@ -135,16 +138,13 @@ class SelfPlay:
                 remedy="Name the policy whose earlier versions are the opponents.",
             )
         names = roles_of(rollout.setup.program) or rollout.setup.source.agents
-        ours = [name for name in names if rollout.setup.role(name).policy.name == self._policy]
-        others = [name for name in names if name not in ours]
-        if not ours or len(names) < 2:
-            raise RecipeError(
-                where=WHERE,
-                what=f"`{self._policy}` plays {len(ours)} of {len(names)} agents, so it cannot play against itself.",
-                options=list(names),
-                remedy="Play a game of at least two agents, of which the policy plays at least one.",
-            )
-        return ours, others
+        return _sides(self._policy, {name: rollout.setup.role(name).policy.name for name in names})
+
+    @staticmethod
+    def fits(options: Mapping[str, Any], settings: RunSettings, source: Any) -> None:
+        """Raises: RecipeError, for a policy that does not play, or has no opponent in the game."""
+        names = roles_of(settings.program) or source.agents
+        _sides(options["policy"], {name: settings.role(name).policy for name in names})
 
     def _grow(self, rollout: RolloutContext) -> None:
         """Every `every` iterations, add the policy as it is now to the pool."""
@@ -224,6 +224,25 @@ class SelfPlay:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Keep the state; the pool is restored when the next iteration begins, since it needs the policies."""
         self._stored = state
+
+
+def _sides(policy: str, players: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The agents that the policy plays, and those of other policies.
+
+    Args:
+        players: agent → its policy.
+
+    Raises: RecipeError.
+    """
+    ours = [name for name, player in players.items() if player == policy]
+    if not ours or len(players) < 2:
+        raise RecipeError(
+            where=WHERE,
+            what=f"`{policy}` plays {len(ours)} of {len(players)} agents, so it cannot play against itself.",
+            options=list(players),
+            remedy="Play a game of at least two agents, of which the policy plays at least one.",
+        )
+    return ours, [name for name in players if name not in ours]
 
 
 def score(played: Trajectory, learners: Sequence[str], members: Collection[str]) -> float:

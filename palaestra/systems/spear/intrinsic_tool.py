@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,8 +14,11 @@ from palaestra.data.iteration import Iteration
 from palaestra.data.keys import compact
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import MissingColumn
-from palaestra.registry import NonNegative, Positive, PositiveInt, register
+from palaestra.registry import NonNegative, Positive, PositiveInt, declared, register
 from palaestra.systems.spear.schedules import fall
+
+if TYPE_CHECKING:
+    from palaestra.training.settings import RunSettings
 
 
 @register(
@@ -62,6 +66,18 @@ class IntrinsicTool(StatefulPart):
         self._rate, self._cap, self._horizon = rate, cap, horizon
         self._schedule, self._column = schedule, column
 
+    @staticmethod
+    def fits(options: Mapping[str, Any], settings: RunSettings, source: Any) -> None:
+        """Raises: MissingColumn, if neither the environment nor another part declares the column, and no role calls
+        tools.
+        """
+        column, others = options.get("column"), (settings.program, *settings.strategy, *settings.reward)
+        provided = [declared(source, "provides"), *(declared(other.part.target, "provides") for other in others)]
+        calls = column == "tool_call" and any(role.tools.use for role in settings.agents.values())
+        known = provided[0] is not None and not any(column in columns for columns in provided if columns)
+        if known and not calls and column is not None:  # None: it is never paid
+            raise _missing(column)
+
     def factor(self, step: int) -> float:
         """f of an iteration."""
         match self._schedule:
@@ -88,11 +104,7 @@ class IntrinsicTool(StatefulPart):
     def _calls(self, table: StepTable) -> Float[Tensor, " rows"]:
         """1 on rows that called a tool; 0 on padding and on acts that could not be read."""
         if self._column not in table:
-            raise MissingColumn(
-                where="reward: intrinsic_tool",
-                what=f"the table has no column `{self._column}`, which marks the turns that called a tool.",
-                remedy=f'Let the environment give `info["{self._column}"] = {{agent: 1.0}}`, or set `column`.',
-            )
+            raise _missing(self._column)
         called = (table[self._column] > 0) & (table.row_weight > 0)
         return (called & (table["invalid"] == 0) if "invalid" in table else called).double()
 
@@ -110,6 +122,14 @@ class IntrinsicTool(StatefulPart):
         if self._column in table:
             found["intrinsic/tool_turns"] = float(self._calls(table)[fresh].sum()) / episodes
         return found
+
+
+def _missing(column: str) -> MissingColumn:
+    return MissingColumn(
+        where="reward: intrinsic_tool",
+        what=f"the table has no column `{column}`, which marks the turns that called a tool.",
+        remedy=f'Let the environment give `info["{column}"] = {{agent: 1.0}}`, or set `column`.',
+    )
 
 
 def _before(values: Tensor, table: StepTable) -> Tensor:

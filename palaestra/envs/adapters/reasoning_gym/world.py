@@ -82,6 +82,7 @@ class ReasoningGym(KeepsState[State]):
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "instruction", "content", "difficulty", "expert", "snapshot")
+    one_act = True
     provides = frozenset({"state_key", "outcome", "stratum", "process", "format"})
 
     def __init__(

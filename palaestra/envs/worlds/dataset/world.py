@@ -75,6 +75,7 @@ class Dataset(KeepsState[State]):
 
     agents: tuple[str, ...] = (AGENT,)
     abilities: tuple[str, ...] = ("tasks", "content", "difficulty", "expert", "snapshot", "judging", "notes")
+    one_act = True
     provides = frozenset({"state_key", "outcome"})
     judging = True
 
@@ -137,6 +138,7 @@ class Dataset(KeepsState[State]):
         columns = given.problems[0].columns
         self._respond = None if respond is None else responder_of(respond, columns, where=f"{WHERE}, respond")
         self._max_turns = max_turns
+        self.one_act = respond is None
         if not given.have_levels:
             self.abilities = without(self.abilities, "difficulty")
         if not given.have_demonstrations:

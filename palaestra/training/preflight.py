@@ -1,0 +1,156 @@
+"""Makes the parts of a run that are quick to make, and refuses what cannot run, before anything starts.
+
+`explain`, `plan` and `train` make this check, so that a fault has the same error in all three. What the declarations of
+parts alone can say is checked when a recipe is loaded (`palaestra.recipe.feasibility`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from palaestra.bound import BoundPart
+from palaestra.chat.readers import Reader
+from palaestra.data.abilities import ABILITIES, has
+from palaestra.data.protocols import Context, complete
+from palaestra.errors import PalaestraError, RecipeError, described, ends_run
+from palaestra.own_text import is_unread, leave_unread, reads_only
+from palaestra.registry import declared
+from palaestra.training.async_collector import refuse_strategies
+from palaestra.training.settings import PART_SLOTS, RoleSettings, RunSettings
+from palaestra.training.setup import check_roles, make_source, refuse_other_probabilities
+from palaestra.trust import code_in
+
+Made = Any  # an object of a part
+Entries = Mapping[str, Mapping[str, Any]]  # the resolved recipe with origins, as `Recipe.to_json` gives it
+
+
+def check_start(settings: RunSettings, recipe: Entries) -> Any:
+    """Refuse a recipe whose parts cannot be made or do not fit each other.
+
+    While code of the user is not imported, parts that need it are left out.
+
+    Args:
+        recipe: the resolved recipe with origins, which says where a value was written.
+
+    Returns: the environment, which the run may use; None, if it was left out.
+    Raises: PalaestraError, as the parts do; RecipeError.
+    """
+    refuse_other_probabilities(settings, recipe)
+    if settings.training.max_staleness:
+        refuse_strategies(settings)
+    for name, chosen in ({"*": settings.role("*")} | settings.agents).items():
+        _check_role(name, chosen, recipe)
+    parts = dict(_parts(settings))
+    for key, part in parts.items():
+        if part.part.holds_state:
+            _make(part, key.partition("#")[0], recipe, part.started)
+    source = _make(settings.environment, "environment", recipe, lambda: make_source(settings))
+    if source is not None:
+        check_roles(settings, source.agents)
+        whole = not any(is_unread(part.part.target) for part in parts.values())
+        for key, part in parts.items():
+            where = place(recipe, key.partition("#")[0], part.name)
+            _check_needs(part, where, settings, source)
+            if whole and (fits := declared(part.part.target, "fits")) is not None:
+                with _shown_at(where):
+                    fits(part.options, settings, source)
+    return source
+
+
+def _parts(settings: RunSettings) -> Iterator[tuple[str, BoundPart]]:
+    """The bound parts of the run, each with its key. Several at one place have `#` and a number behind it."""
+    for path in PART_SLOTS:
+        for key, value in _at(settings, path.split(".")):
+            many = isinstance(value, list)
+            for number, part in enumerate(value if many else [value]):
+                if part is not None:
+                    yield f"{key}#{number}" if many else key, part
+
+
+def _at(value: Any, path: Sequence[str], key: str = "") -> Iterator[tuple[str, Any]]:
+    """The values at a path, in which `*` stands for every name, each with its key."""
+    if not path or value is None:
+        yield key, value
+    elif path[0] == "*":
+        for name, inner in value.items():
+            yield from _at(inner, path[1:], f"{key}.{name}")
+    else:
+        yield from _at(getattr(value, path[0]), path[1:], f"{key}.{path[0]}".lstrip("."))
+
+
+def _check_needs(part: BoundPart, where: str, settings: RunSettings, source: Any) -> None:
+    """Refuse a part that names something in `uses` which the environment lacks, now that it is made."""
+    fault, world = "", f"`{settings.environment.name}`"
+    for need in part.part.uses:
+        if need == "one_agent" and len(source.agents) > 1:
+            fault = f"needs an environment with one agent, and {world} has {len(source.agents)}"
+        elif need == "one_act" and not declared(source, need):
+            fault = f"needs episodes that end with the first act, and {world} does not declare `one_act`"
+        elif need in ABILITIES and not has(source, need):
+            fault = f"uses `{need}` of the environment, and {world} has none with these options"
+        if fault:
+            raise RecipeError(
+                where=where,
+                what=f"`{part.name}` {fault}.",
+                remedy=f"Use another environment, or a part that does not need it (`palaestra methods --slot "
+                f"{part.part.slot} --without {need}` lists all).",
+            )
+
+
+@contextmanager
+def _shown_at(where: str) -> Iterator[None]:
+    """A context whose errors name this place."""
+    try:
+        yield
+    except PalaestraError as error:
+        raise type(error)(where=where, what=error.what, options=error.options, remedy=error.remedy) from None
+
+
+def _check_role(name: str, chosen: RoleSettings, recipe: Entries) -> None:
+    """Refuse a role whose context or reader cannot be made, or whose context cannot declare its tools."""
+    key = f"agents.{name}"
+    reader, context = (
+        _make(part, f"{key}.{slot}", recipe, part)
+        for slot, part in (("reader", chosen.reader), ("context", chosen.context))
+    )
+    if reader is not None:
+        complete(reader, Reader, where=f"reader: {chosen.reader.name}")
+    if context is None:
+        return
+    complete(context, Context, where=f"context: {chosen.context.name}")
+    if chosen.tools.native and not declared(context, "keeps_messages"):
+        raise RecipeError(
+            where=place(recipe, f"{key}.context", chosen.context.name),
+            what=f"role `{name}` has `tools.native`, and the context `{chosen.context.name}` puts turns together "
+            "itself, so the chat template cannot declare tools.",
+            options=["full_history", "window", "latest_only"],
+            remedy=f"Use one of these contexts, or leave out {key}.tools.native and describe the calls in words "
+            "(`tools.format`). A context of your own that gives `Dialogue` its turns declares `keeps_messages = True`.",
+        )
+
+
+def place(recipe: Entries, key: str, value: Any) -> str:
+    """Where a value was written, as an error shows it."""
+    written = f"{key}: {value}"
+    return f"{recipe[key]['origin']}  {written}" if key in recipe else written
+
+
+def _make(part: BoundPart, key: str, recipe: Entries, make: Callable[[], Made]) -> Made:
+    """What `make` makes; None, if this needs code of the user that must not be imported now."""
+    if reads_only():
+        if is_unread(part.part.target):
+            return None
+        for option, text, _ in code_in({name: {"value": value} for name, value in part.options.items()}):
+            leave_unread(text, f"`{part.name}` has it as its option `{option}` and is not made")
+            return None
+    try:
+        return make()
+    except PalaestraError:
+        raise
+    except Exception as error:
+        if ends_run(error) or part.file:  # the command line shows the line of the user's file
+            raise
+        what = f"`{part.name}` cannot be made with these options: {described(error)}."
+        raise RecipeError(where=place(recipe, key, part.name), what=what, remedy="Change its options.") from error

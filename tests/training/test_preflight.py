@@ -1,0 +1,159 @@
+"""Rules: (1) `explain`, `plan` and `train` refuse a recipe with the same error, before a run folder is made. (2) A role
+with native tools has a context that keeps messages. (3) A policy that nobody plays, and a role that never acts, are
+refused. (4) Parts that cannot be made are refused. (5) `explain` makes no part
+that needs code of the user, says so, and makes it with `--trust`. (6) Strategies that need whole iterations are refused
+beside episodes that are played ahead. (7) Recipes of systems are refused in an environment, or with a context, a
+program or a policy, that they cannot work with. The same recipes without that pass. (8) An environment whose options
+rule out an ability lacks it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palaestra.commands import explain, plan, train
+from palaestra.errors import PalaestraError, RecipeError
+from palaestra.own_text import signatures_only
+from palaestra.recipe import load
+from palaestra.training.preflight import check_start
+from tests.messages import told
+
+ROOMS: dict[str, Any] = {"environment": "rooms", "policies": {"main": {"policy": "network"}}}
+WORDS: dict[str, Any] = {"environment": "sums", "policies": {"main": {"policy": {"language": {"hidden": 32}}}}}
+
+
+def checked(*layers: Any) -> Any:
+    recipe = load(layers)
+    return check_start(recipe.settings, recipe.to_json())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_1_the_same_error_everywhere(folder: Path) -> None:
+    recipe, said = ["grpo", "policies.other.policy=random"], set()
+    commands = {
+        "explain": lambda: explain.run(recipe=recipe),
+        "plan": lambda: plan.run(recipe=recipe),
+        "train": lambda: train.run(recipe=recipe, resume=False, overwrite=False, quiet=True, smoke=False),
+    }
+    for run in commands.values():
+        with pytest.raises(RecipeError) as caught:
+            run()
+        said.add(str(caught.value))
+    assert len(said) == 1 and "policies.other" in said.pop()
+    assert not list(folder.iterdir())
+
+
+def test_2_native_tools_need_messages() -> None:
+    native = {"agents": {"*": {"tools": {"native": True}}}}
+    for context in ("full_history", "window", "latest_only"):
+        checked(WORDS, native, {"agents": {"*": {"context": context}}})
+    checked(WORDS, {"agents": {"*": {"context": "editable"}}})
+    with told(RecipeError, "`editable`"):
+        checked(WORDS, native, {"agents": {"*": {"context": "editable"}}})
+    with told(RecipeError, "`sampled_history`"):
+        checked(WORDS, native, {"agents": {"*": {"context": "full_history"}, "player": {"context": "sampled_history",
+                "tools": {"native": True}}}})  # fmt: skip
+
+
+def test_2_contexts_of_the_user(folder: Path) -> None:
+    inherits = "from palaestra.chat import FullHistory\nclass Mine(FullHistory): ...\n"
+    own = "from palaestra.data.protocols import Context\nclass Mine(Context): ...\n"
+    native = {"agents": {"*": {"context": "mine.py:Mine", "tools": {"native": True}}}}
+    (folder / "mine.py").write_text(inherits)
+    checked(WORDS, native)
+    (folder / "other.py").write_text(own)
+    with told(RecipeError, "`keeps_messages = True`"):
+        checked(WORDS, native, {"agents": {"*": {"context": "other.py:Mine"}}})
+
+
+def test_3_policies_and_roles() -> None:
+    checked(ROOMS)
+    with told(RecipeError, "plays no role"):
+        checked(ROOMS, {"policies": {"other": {"policy": "random", "trainable": False}}})
+    with told(RecipeError, "no role of this name"):
+        checked(ROOMS, {"agents": {"*": {}, "plyer": {}}})
+
+
+def test_4_constructors_of_the_user(folder: Path) -> None:
+    (folder / "own.py").write_text(
+        "class Broken:\n    def __init__(self, *, size: int):\n        raise KeyError(size)\n"
+    )
+    broken = {"own.py:Broken": {"size": 2}}
+    places: list[dict[str, Any]] = [{"agents": {"*": {key: broken}}} for key in ("context", "reader")]
+    places += [{key: broken} for key in ("environment", "sampler", "strategy", "reward", "advantage", "learner")]
+    for place in places:
+        with pytest.raises(KeyError):  # the command line shows its line (tests/commands/test_clean_lines.py)
+            checked(ROOMS, place)
+
+
+def test_4_constructors_of_the_library(folder: Path) -> None:
+    with told(PalaestraError, "CartPole-v9"):
+        checked({"environment": {"gymnasium": {"id": "CartPole-v9"}}, "policies": {"main": {"policy": "network"}}})
+
+
+def test_5_code_that_is_not_imported(folder: Path) -> None:
+    (folder / "loud.py").write_text("raise RuntimeError('imported')\n")
+    (folder / "words.jsonl").write_text('{"words": "a", "answer": "a"}\n')
+    words = {"environment": {"dataset": {"path": "words.jsonl", "template": "{words}", "reward": "loud.py:f"}}}
+    with signatures_only() as unread:
+        assert checked(WORDS, {"environment": None}, words) is None
+    assert [name.rpartition("/")[2] for name in unread] == ["loud.py:f"]
+    with told(PalaestraError, "imported"):
+        checked(WORDS, {"environment": None}, words)
+
+
+def test_6_strategies_ahead(folder: Path) -> None:
+    (folder / "own.py").write_text("class Mine:\n    async def __call__(self, plays, rollout, collect): ...\n")
+    ahead = {"rollout": {"runner": "episodes"}, "training": {"max_staleness": 1}}
+    with told(RecipeError, "must be called once an iteration"):
+        checked(ROOMS, ahead, {"strategy": ["own.py:Mine"]})
+
+
+MISFITS = {
+    "one act": (["comas", "environment=household"], "first act"),
+    "one act, two answers": (["cory", "environment=twenty_questions"], "first act"),
+    "one agent": (["debate", "environment=textarena"], "one agent"),
+    "vectors": (["grpo", "environment=sums"], "no vectors"),
+    "numbered actions": (
+        ["grpo", "environment={gymnasium: {id: Pendulum-v1}}"],
+        "takes vectors as actions",
+    ),
+    "lock step": (["grpo", "policies.main.policy={language: {hidden: 32}}"], "in lock step"),
+    "editable memory": (["dcpo", "agents.*.context=window"], "no memory that can be edited"),
+    "compressed history": (["hicon_agent", "agents.*.context=full_history"], "no history is compressed"),
+    "an opponent": (["pfsp", "environment=rooms"], "cannot play against itself"),
+    "difficulty": (["craft_gui", "environment=twenty_questions"], "`difficulty`"),
+    "expert": (["dart", "environment={gymnasium: {id: CartPole-v1}}"], "no expert"),
+    "calls": (["spear", "environment=twenty_questions"], "`tool_call`"),
+    "most rewards": (["multi_turn_guide", "environment.rooms.reward=goal"], "`maximum`"),
+    "a planner": (["hi_agent", "program.foresight.planner=boss"], "`boss`"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_7_systems_and_what_they_need(case: str) -> None:
+    (name, *overrides), word = MISFITS[case]
+    recipe = load([name])
+    check_start(recipe.settings, recipe.to_json())
+    with told(PalaestraError, word):
+        recipe = load([name], overrides)
+        check_start(recipe.settings, recipe.to_json())
+
+
+def test_8_options_rule_out_an_ability(folder: Path) -> None:
+    (folder / "words.jsonl").write_text("".join(f'{{"prompt": "{i}", "answer": "a"}}\n' for i in range(20)))
+    (folder / "chat.py").write_text("def reply(messages): ...\n")
+    words = {"dataset": {"path": "words.jsonl", "split": 0.5}}
+    talk = {"dataset": {"respond": "chat.py:reply", "max_turns": 3, **words["dataset"]}}
+    judged = ["comas", {"environment": None, "warm_start": None}]
+    checked(*judged, {"environment": words})
+    with told(RecipeError, "first act"):
+        checked(*judged, {"environment": talk})

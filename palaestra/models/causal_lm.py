@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers import (
 )
 
 from palaestra.errors import CheckpointError, InvalidData, PalaestraError, out_of_memory
-from palaestra.models.pretrained import config_of, located, missing_weights, refuse_own_code
+from palaestra.models.pretrained import config_of, located, missing_weights, refuse_outside, refuse_own_code
 from palaestra.models.quantized import held_kind, hold, loading_options
 from palaestra.models.weight_files import without_progress_bars
 
@@ -110,8 +111,12 @@ def load_causal_lm(
         double = bool(options) and dtype == torch.float64  # bitsandbytes does not read it
         options["adapter_kwargs"] = {"local_files_only": True}  # else the hub is asked whether it is an adapter
         options["dtype"] = "auto" if dtype is None else torch.float32 if double else dtype
+        refuse_outside(place)
         with without_progress_bars():
-            loaded = kind_of(config).from_pretrained(place, local_files_only=True, trust_remote_code=False, **options)
+            loaded, report = kind_of(config).from_pretrained(
+                place, local_files_only=True, trust_remote_code=False, output_loading_info=True, **options
+            )
+        _refuse_gaps(loaded, report["missing_keys"], where=where)
         hold(loaded, where=where)
         loaded = loaded.double() if double else loaded
     except PalaestraError:
@@ -128,3 +133,18 @@ def load_causal_lm(
         what, remedy = missing_weights(place) or (what, remedy)
         raise CheckpointError(where=where, what=what, remedy=remedy) from error
     return loaded.eval()  # type: ignore[no-any-return]
+
+
+def _refuse_gaps(model: Any, missing: Iterable[str], *, where: str) -> None:
+    """Refuse a model whose folder lacks weights, which transformers draws at random, or names ends that are no ids.
+
+    Raises: CheckpointError.
+    """
+    lost, remedy = sorted(missing), "Give a folder that `save_pretrained` or `palaestra export` wrote."
+    if lost:
+        what = f"its files lack {len(lost)} of the model's weights, such as `{lost[0]}`."
+        raise CheckpointError(where=where, what=what, remedy=remedy)
+    ends = None if model.generation_config is None else model.generation_config.eos_token_id
+    if any(type(end) is not int for end in (ends if isinstance(ends, list | tuple) else [ends]) if end is not None):
+        what = f"`eos_token_id` in its generation_config.json is {str(ends)[:40]!r}, and ids are whole numbers."
+        raise CheckpointError(where=where, what=what, remedy="Correct the file.")

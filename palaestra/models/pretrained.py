@@ -7,6 +7,7 @@ Hugging Face folder.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -123,7 +124,7 @@ def config_of(place: str) -> Any:
     return config
 
 
-def refuse_own_code(place: str, error: Exception) -> None:
+def refuse_own_code(place: str, error: BaseException) -> None:
     """Raises: CheckpointError, if transformers has refused to run code of the folder."""
     if "trust_remote_code" in str(error):
         raise CheckpointError(
@@ -163,7 +164,7 @@ def _refuse_numbers(file: Path, said: Any, *, counts: bool) -> None:
         if depth > DEEPEST:
             raise _endless(file, f"its values are nested more than {DEEPEST} deep")
         for key, value in layer if counts else ():
-            most = next(most for pattern, most in COUNTS if pattern.search(key))
+            most = _most(key)
             if isinstance(value, int | float) and value > most and (isinstance(value, int) or most < 2**40):
                 raise _endless(file, f"`{key}` is {str(value)[:20]}, and at most {most} is read")
             if key.endswith("_implementation") and "/" in str(value):
@@ -176,6 +177,12 @@ def _refuse_numbers(file: Path, said: Any, *, counts: bool) -> None:
             for name, one in (value.items() if isinstance(value, dict) else enumerate(value))
         ]
         depth += 1
+
+
+@functools.cache
+def _most(key: str) -> int:
+    """The largest number that is read under this key."""
+    return next(most for pattern, most in COUNTS if pattern.search(key))
 
 
 def _endless(file: Path, what: str) -> CheckpointError:
@@ -218,9 +225,19 @@ def _file_of(place: str, name: str) -> Path | None:
 def _parts_of(index: Path) -> list[str]:
     """The files of weights that an index names; none, if it cannot be read."""
     try:
-        return sorted({*json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return sorted({*map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
+
+
+def refuse_outside(place: str) -> None:
+    """Refuse an index of weights that names a file outside of the model's folder. Raises: CheckpointError."""
+    for name in WEIGHTS:
+        index = _file_of(place, f"{name}.index.json")
+        for part in () if index is None else _parts_of(index):
+            if Path(part).is_absolute() or ".." in Path(part).parts:
+                what = f"it names a file outside of the model's folder, `{part}`."
+                raise CheckpointError(where=str(index), what=what, remedy=ANOTHER)
 
 
 def fetch_smollm2(folder: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import regex
 import transformers
@@ -16,6 +19,7 @@ PAD = "<|pad|>"
 OBSERVATION = "<|observation|>"
 ACTION = "<|action|>"
 END = "<|end|>"
+LONGER = 64  # times as long as it was, the most that a tokenizer may make a text before or after it reads it
 SPECIAL = (PAD, OBSERVATION, ACTION, END)
 
 # Special tokens and the 256 bytes, so that every text can be encoded.
@@ -70,6 +74,21 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = 1024) -> transfor
     )
 
 
+def _growth(said: Any) -> float:
+    """By how much a part of `tokenizers` can make a text longer, by its JSON value."""
+    if isinstance(said, list):
+        return math.prod(map(_growth, said))
+    if not isinstance(said, dict):
+        return 1.0
+    kind, pattern = said.get("type"), said.get("pattern")
+    if kind == "Prepend":
+        return float(1 + len(said["prepend"]))
+    if kind == "Replace" and isinstance(pattern, dict):
+        length = len(pattern["String"]) if "String" in pattern else 1
+        return max(1.0, len(said["content"]) / length) if length else math.inf
+    return math.prod(map(_growth, said.values()))
+
+
 def load_tokenizer(folder: str | Path) -> transformers.PreTrainedTokenizerBase:
     """Load the tokenizer of a Hugging Face folder on this machine. Nothing is downloaded.
 
@@ -78,13 +97,30 @@ def load_tokenizer(folder: str | Path) -> transformers.PreTrainedTokenizerBase:
     place = str(folder)
     refuse_endless(place)
     try:
-        return transformers.AutoTokenizer.from_pretrained(  # type: ignore[no-any-return]
-            place, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+    except BaseException as error:  # `tokenizers` raises plain exceptions, and panics, which inherit from BaseException
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
         refuse_own_code(place, error)
+        if not isinstance(error, OSError | ValueError | KeyError | TypeError | RuntimeError):
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+            raise CheckpointError(
+                where=f"load_tokenizer({str(folder)!r})",
+                what=f"its tokenizer cannot be read: {first}.",
+                remedy="Give a folder that `save_pretrained` or `palaestra export` wrote.",
+            ) from error
         raise CheckpointError(
             where=f"load_tokenizer({str(folder)!r})",
             what=f"`{folder}` holds no tokenizer.",
             remedy="Give a folder that `save_pretrained` or `palaestra export` wrote.",
         ) from error
+    encoder = getattr(tokenizer, "backend_tokenizer", None)
+    for part in () if encoder is None else (encoder.normalizer, encoder.decoder):
+        growth = 1.0 if part is None else _growth(json.loads(part.__getstate__()))
+        if growth > LONGER:
+            raise CheckpointError(
+                where=f"load_tokenizer({str(folder)!r})",
+                what=f"its tokenizer.json makes a text up to {growth:g} times as long, and at most {LONGER} is read.",
+                remedy="Take the replacements out of its `normalizer` and `decoder`.",
+            )
+    return tokenizer  # type: ignore[no-any-return]

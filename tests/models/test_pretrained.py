@@ -8,6 +8,8 @@
 5. Code of a model's folder does not run, whatever the standard input answers; the folder is refused if it needs it.
 6. Descriptions that are too deep, too long, or ask for more layers than any model has are refused before a model is
    made, and so are values that transformers cannot read.
+7. Weights that transformers would draw at random, an index of weights that cannot be read or names files outside of the
+   folder, and ends of replies that are no ids are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from palaestra.commands import model as command
 from palaestra.errors import CheckpointError, MissingExtra
@@ -206,3 +209,39 @@ def test_6_nested_beyond_what_python_reads(tmp_path):
     (folder / "config.json").write_text('{"a":' * 10**5 + "1" + "}" * 10**5)
     with told(CheckpointError, "32 deep"):
         load_causal_lm(folder)
+
+
+def test_7_weights_that_are_missing(tmp_path):
+    file = _saved(tmp_path / "model") / "model.safetensors"
+    weights = load_file(file)
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    with told(CheckpointError, "mlp.up_proj"):
+        load_causal_lm(tmp_path / "model")
+
+
+@pytest.mark.parametrize("part", ["../weights.safetensors", "{outside}"])
+def test_7_an_index_that_leads_outside(tmp_path, part):
+    folder, outside = _saved(tmp_path / "model"), tmp_path / "weights.safetensors"
+    (folder / "model.safetensors").rename(outside)
+    places = dict.fromkeys(load_file(outside), part.format(outside=outside))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    with told(CheckpointError, "outside"):
+        load_causal_lm(folder)
+
+
+@pytest.mark.parametrize("text", ['{"metadata": {}, "weight_map": {"a": 1}}', "[" * 100_000, "[]"])
+def test_7_an_index_that_cannot_be_read(tmp_path, text):
+    folder = _saved(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(CheckpointError):
+        load_causal_lm(folder)
+
+
+@pytest.mark.parametrize("ends", ["x", {"a": 1}, [1, "x"]])
+def test_7_ends_that_are_no_ids(tmp_path, ends):
+    file = _saved(tmp_path / "model") / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eos_token_id": ends}))
+    with told(CheckpointError, "eos_token_id"):
+        load_causal_lm(tmp_path / "model")

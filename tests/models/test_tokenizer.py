@@ -2,10 +2,12 @@
 are one token, with the space before them; (3) training is deterministic and does not depend on the order of texts;
 (4) special tokens have ids 0 to 3, and text can be kept from spelling them; (5) it lives in Hugging Face format;
 (6) too small vocabularies and folders without one are refused; (7) words without end are read in pieces, so that the
-time grows with their length, and other texts are read as before."""
+time grows with their length, and other texts are read as before; (8) a folder is refused whose tokenizer cannot be
+read, or makes a text much longer."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from palaestra.errors import CheckpointError, InvalidData
 from palaestra.models.tokenizer import load_tokenizer, train_tokenizer
+from tests.messages import told
 
 TEXTS = [
     "<|observation|>You see a red ball 2 steps left. You carry nothing.<|action|> turn left<|end|>",
@@ -91,3 +94,44 @@ def test_other_texts_are_read_as_before(monkeypatch):  # rule 7
     cut = train_tokenizer(texts, vocabulary=500).get_vocab()
     monkeypatch.setattr("palaestra.models.tokenizer._LONG", re.compile("(?!)"))
     assert train_tokenizer(texts, vocabulary=500).get_vocab() == cut
+
+
+def _replaced(pattern, content):
+    return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+
+
+BROKEN = {
+    "kind": (("model", "type"), "Nope"),
+    "merges": (("model", "merges"), [["q!", "z!"]]),
+    "panic": (("normalizer",), {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    "doubled": (("normalizer",), {"type": "Sequence", "normalizers": [_replaced("a", "aa")] * 40}),
+    "empty": (("normalizer",), _replaced("", "a")),
+    "prefix": (("normalizer",), {"type": "Prepend", "prepend": "a" * 1000}),
+    "decoded": (("decoder",), _replaced(" ", "a" * 1000)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_tokenizers(name, tmp_path):  # rule 8
+    TOKENIZER.save_pretrained(tmp_path)
+    path, value = BROKEN[name]
+    said = json.loads((tmp_path / "tokenizer.json").read_text())
+    inside = said
+    for key in path[:-1]:
+        inside = inside[key]
+    inside[path[-1]] = value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+    if name in ("kind", "merges", "panic"):  # the cause is a text of the package `tokenizers`
+        with pytest.raises(CheckpointError, match="its tokenizer cannot be read: "):
+            load_tokenizer(tmp_path)
+        return
+    with told(CheckpointError, "tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_usual_replacements_are_read(tmp_path):  # rule 8
+    TOKENIZER.save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "tokenizer.json").read_text())
+    said["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "_"}, _replaced(" ", "_")]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(said))
+    assert load_tokenizer(tmp_path).tokenize("a b")

@@ -29,7 +29,12 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def run(**arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli.importlib, "import_module", lambda name: SimpleNamespace(run=run))
+    load = cli.importlib.import_module  # others load modules with it, too
+
+    def loaded(name: str, package: str | None = None) -> object:
+        return SimpleNamespace(run=run) if name.startswith("palaestra.commands.") else load(name, package)
+
+    monkeypatch.setattr(cli.importlib, "import_module", loaded)
 
 
 FAULT = RecipeError(where="a.yaml:3", what="it is wrong.", options=["right"], remedy="Mend it.")

@@ -1,6 +1,7 @@
 """constraints.txt, compared with pyproject.toml and with what is installed, without the network: (1) each pin is exact,
 and there is one for each package; (2) each requirement of pyproject.toml and each package that it brings along is
-pinned, to a version that it allows; (3) what is installed are these versions; (4) each rule can fail.
+pinned, to a version that it allows; (3) what is installed are these versions; (4) each rule can fail; (5) each
+pinned version runs with the oldest Python that pyproject.toml allows, and not only with its later patches.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -103,6 +105,19 @@ def test_the_pins_are_installed() -> None:  # rule 3
     installed = {canonicalize_name(one.name): one.version for one in metadata.distributions()}
     assert len(installed.keys() & pins.keys()) > 50, "this is not the environment of `make develop`"
     assert not others(pins, installed)
+
+
+def too_new(pins: Iterable[str], oldest: str) -> list[str]:
+    """The pinned packages whose installed version does not run with this version of Python."""
+    wanted = {name: metadata.metadata(name)["Requires-Python"] for name in pins}
+    return [f"{name} needs Python {text}" for name, text in wanted.items() if text and oldest not in SpecifierSet(text)]
+
+
+def test_each_pin_runs_with_the_oldest_python() -> None:  # rule 5
+    oldest = project()["project"]["requires-python"].removeprefix(">=") + ".0"
+    installed = {canonicalize_name(one.name) for one in metadata.distributions()}
+    assert not too_new(pins_of(LINES).keys() & installed, oldest)
+    assert too_new(["pytest"], "3.2.0")
 
 
 def test_each_rule_can_fail() -> None:  # rule 4

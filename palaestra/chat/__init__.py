@@ -1,6 +1,7 @@
 """Turn conversations into token ids: renderers for chat templates, and contexts that choose the history to show."""
 
-from palaestra.chat.history import ContextFull, FullHistory, LatestOnly, Window
+from palaestra.chat.history import FullHistory, LatestOnly, Window
+from palaestra.chat.lengths import ContextFull
 from palaestra.chat.render import ChatRenderer
 from palaestra.chat.renderers import Renderer, head_of, renderer_for
 from palaestra.chat.tags import TagRenderer

@@ -29,10 +29,6 @@ LOST = "lost"  # field of a result whose call was dropped
 Variables = dict[str, bool | int | float | str]
 
 
-class ContextFull(Exception):
-    """The next prompt leaves no room for a response in the model's context."""
-
-
 @dataclass(slots=True)
 class _Appending:
     """One segment for the whole episode."""

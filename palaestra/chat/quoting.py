@@ -8,7 +8,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Encoding
+from tokenizers import AddedToken
+
+from palaestra.chat.lengths import Encoder
 
 ATTEMPTS = 8  # to take a text apart in which the tokenizer finds special tokens
 BRACKETS = ("<", "[", "{", "(", "|")
@@ -53,15 +55,14 @@ class Quoting:
         self._texts = {mark: text for text, mark in marks.items()}
         self._marked = re.compile(f"\ue000{secret}#\\d+\ue001")
         # In this copy special tokens are ordinary text, and the template's own special tokens have new names.
-        self._encoder = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._encoder.no_truncation()
-        self._encoder.no_padding()
-        self._encoder.encode_special_tokens = True
-        self._encoder.add_tokens([_like(token, names[token.content]) for token in kept.values()])
-        self._encoder.add_tokens([AddedToken(self._gap, normalized=False, special=False)])
-        self._meant = {self._encoder.token_to_id(names[token.content]): i for i, token in kept.items()}
+        copied = copy.deepcopy(tokenizer.backend_tokenizer)
+        copied.encode_special_tokens = True
+        copied.add_tokens([_like(token, names[token.content]) for token in kept.values()])
+        copied.add_tokens([AddedToken(self._gap, normalized=False, special=False)])
+        self.encoder = Encoder(copied)
+        self._meant = {copied.token_to_id(names[token.content]): i for i, token in kept.items()}
         self._forged = kept.keys() - {tokenizer.unk_token_id}  # an unknown character gives this id too
-        self._gap_id = self._encoder.token_to_id(self._gap)
+        self._gap_id = copied.token_to_id(self._gap)
 
     def quote(self, messages: Any) -> Any:
         """The messages (a text, or lists and mappings of texts) with their special tokens replaced by marks."""
@@ -108,9 +109,9 @@ class Quoting:
         return text if tail is None else text[:start] + self._marks[tail[0]] + text[tail.end() :]
 
     def ids(self, text: str) -> list[int]:
-        """The token ids of a text that `own` returned, or of a part of it."""
+        """The token ids of a text that `own` returned, or of a part of it. Raises: ContextFull, if it is too long."""
         text = self._marked.sub(lambda mark: self._texts[mark[0]], text)
-        found = self._encode(text)
+        found = self.encoder.encode(text)
         for _ in range(ATTEMPTS):
             if self._forged.isdisjoint(found.ids):
                 break
@@ -119,11 +120,8 @@ class Quoting:
                 if token in self._forged:
                     place = start + len(text[start:stop]) - len(text[start:stop].lstrip()) + 1
                     text = text[:place] + self._gap + text[place:]
-            found = self._encode(text)
+            found = self.encoder.encode(text)
         return [self._meant.get(i, i) for i in found.ids if i != self._gap_id]
-
-    def _encode(self, text: str) -> Encoding:
-        return self._encoder.encode(text, add_special_tokens=False)
 
 
 def _shapes(token: AddedToken, template: str) -> bool:

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from palaestra.chat.lengths import remembered
 from palaestra.chat.messages import fit_replies
 from palaestra.chat.places import PLACE, in_parts, placed
 from palaestra.chat.quoting import Quoting
@@ -81,7 +82,7 @@ class ChatRenderer:
     ) -> None:
         bound_templates()
         self._tokenizer = tokenizer
-        self._next = lru_cache(maxsize=50_000)(self._next_plain)
+        self._next = remembered(self._next_plain)
         # Some templates of models that see images read only contents that are lists of parts.
         self._parts, written = self._form()
         self.pictures, self.blind = pictures, blind
@@ -95,10 +96,9 @@ class ChatRenderer:
         self._tag = re.compile(f"({'|'.join(map(re.escape, sorted({*TAGS, *pairs})))})")
         if pictures is not None and not self._writes_pictures():
             self.pictures, self.blind = None, "the chat template writes no images"
-        past = self.written([*PAST, user("x")])
+        self.encoder, past = self._quoting.encoder, self.written([*PAST, user("x")])
         after = past[past.rindex(SAID) + len(SAID) :]
-        run = self._quoting.leading(after)
-        eos = tokenizer.eos_token_id
+        run, eos = self._quoting.leading(after), tokenizer.eos_token_id
         if eos in run:
             run = run[: run.index(eos) + 1]
         self.closing: tuple[int, ...] = tuple(run if eos in run else run[:1])  # ids at the end of a reply

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from palaestra.chat.lengths import Encoder
 from palaestra.chat.render import ChatRenderer
 from palaestra.chat.tags import BLIND, TagRenderer, Tools
 from palaestra.data import Observation, ToolCall
@@ -24,6 +25,7 @@ class Renderer(Protocol):
     stop: tuple[int, ...]
     pictures: PictureReader | None  # reads the images of observations; None: they are left out
     blind: str  # why images are left out
+    encoder: Encoder  # its limit is that of a prompt
 
     def instruction(self, text: str) -> np.ndarray: ...
     def observation(self, observation: Observation, *, first: bool) -> np.ndarray: ...

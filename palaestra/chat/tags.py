@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from palaestra.chat.lengths import Encoder, remembered
 from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.template_tools import call_in_words
 from palaestra.data import Observation, ToolCall
@@ -72,13 +72,14 @@ class TagRenderer:
         self.stop: tuple[int, ...] = (self._end,)
         # A tag in the text of an observation stays text, so environments cannot forge turns. This needs a copy, because
         # each call of the tokenizer itself resets `encode_special_tokens`.
-        self._plain = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._plain.encode_special_tokens = True
-        self._encode = lru_cache(maxsize=50_000)(self._encode_plain)
+        plain = copy.deepcopy(tokenizer.backend_tokenizer)
+        plain.encode_special_tokens = True
+        self.encoder = Encoder(plain)
+        self._encode = remembered(self._encode_plain)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
         # A leading space makes the first word the same token as in the middle of a text.
-        return tuple(self._plain.encode(" " + text.strip(), add_special_tokens=False).ids)
+        return tuple(self.encoder.encode(" " + text.strip()).ids)
 
     def instruction(self, text: str) -> np.ndarray:
         return np.array(self._encode(text), np.int32)

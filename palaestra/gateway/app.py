@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from palaestra.engines.heap import give_back
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.bodies import (
     ChatForm,
@@ -21,9 +22,9 @@ from palaestra.gateway.faults import failed
 from palaestra.gateway.limits import Places, ServerLimits, over_time
 from palaestra.gateway.other_apis import no_address
 from palaestra.gateway.replies import Delta, Reply
-from palaestra.gateway.requests import chat_body, completion_body
+from palaestra.gateway.requests import MOST_CHOICES, chat_body, completion_body
 from palaestra.serving.asgi import NONE, Receive, Send, send_bytes
-from palaestra.serving.rules import Refusal, json_of
+from palaestra.serving.rules import KIB, Refusal, json_of
 
 
 class World(Protocol):
@@ -100,6 +101,9 @@ HEALTH, MODELS, MODEL = "/health", "/v1/models", "/v1/models/{name:path}"
 CHAT, COMPLETIONS, ACT = "/v1/chat/completions", "/v1/completions", "/act"
 ADDRESSES = {HEALTH: "GET", MODELS: "GET", MODEL: "GET", CHAT: "POST", COMPLETIONS: "POST", ACT: "POST"}
 
+LARGE = 256 * KIB  # bytes of a body that a thread of its own reads
+SOON_S = 1.0
+
 
 class _Gateway:
     """Answers requests."""
@@ -107,6 +111,16 @@ class _Gateway:
     def __init__(self, backends: Backends, limits: ServerLimits) -> None:
         self.backends, self.limits = backends, limits
         self.places = Places(limits)
+        self._giving_back: asyncio.TimerHandle | None = None
+
+    def give_back_soon(self) -> None:
+        """Give the memory of large bodies back, once for all that come together."""
+        if self._giving_back is None:
+            self._giving_back = asyncio.get_running_loop().call_later(SOON_S, self._give_back)
+
+    def _give_back(self) -> None:
+        self._giving_back = None
+        asyncio.get_running_loop().run_in_executor(None, give_back)
 
 
 class _Answer:
@@ -149,27 +163,33 @@ class _Answer:
                 raise Refusal(f"there is no model {name!r}.", status=404, code="model_not_found")
             await _send_whole(send, model_of(name))
         else:
-            given = json_of(await request.body())
-            await _until_gone(receive, self._work(key, backend, given, send))
+            content = await request.body()
+            try:
+                await _until_gone(receive, self._work(key, backend, content, send))
+            finally:
+                if len(content) > LARGE:
+                    gateway.give_back_soon()
 
-    async def _work(self, key: str, backend: Backend, given: Any, send: Send) -> None:
+    async def _work(self, key: str, backend: Backend, content: bytes, send: Send) -> None:
         seconds = self._gateway.limits.seconds
         clock = asyncio.timeout(seconds)
         try:
             async with clock, self._gateway.places.place():
+                if len(content) > LARGE:  # others are answered meanwhile
+                    asked = await asyncio.to_thread(_asked, self._path, backend, content)
+                else:
+                    asked = _asked(self._path, backend, content)
                 if self._path == ACT:
-                    await _send_whole(send, await self._gateway.backends.world(key).act(given))
+                    await _send_whole(send, await self._gateway.backends.world(key).act(asked))
                     return
                 form: Form
+                logprobs, streams = asked.logprobs not in (None, False), asked.sampled.stream
                 if self._path == CHAT:
-                    body = chat_body(given)
-                    form = ChatForm(_name(body, backend), logprobs=body.logprobs, usage=_usage(body))
-                    events, streams = backend.chat(body), body.sampled.stream
+                    form = ChatForm(_name(asked, backend), logprobs=logprobs, usage=_usage(asked))
+                    events = backend.chat(asked)
                 else:
-                    asked = completion_body(given)
-                    logprobs = asked.logprobs is not None
                     form = CompletionForm(_name(asked, backend), logprobs=logprobs, usage=_usage(asked))
-                    events, streams = backend.complete(asked), asked.sampled.stream
+                    events = backend.complete(asked)
                 async with contextlib.aclosing(events):  # type: ignore[type-var]
                     await (self._stream(form, events, send) if streams else _whole(form, events, send))
         except TimeoutError:
@@ -200,6 +220,19 @@ class _Answer:
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+def _asked(path: str, backend: Backend, content: bytes) -> Any:
+    """What a body asks: of the environment, as JSON; of the model, checked. Raises: Refusal."""
+    if path == ACT:
+        return json_of(content)
+    sizes = backend.sizes()
+    sizes.refuse_bytes(len(content), prompts=1 if path == CHAT else MOST_CHOICES)
+    given = json_of(content)
+    if path != CHAT:
+        return completion_body(given)
+    sizes.refuse_chat(given)
+    return chat_body(given)
 
 
 async def _whole(form: Form, events: AsyncIterator[Event], send: Send) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from palaestra.gateway.replies import Delta, Reply
 from palaestra.gateway.requests import ChatBody, CompletionBody
+from palaestra.gateway.sizes import Sizes
 
 Event = tuple[int, Delta | Reply]  # the number of a choice, and what is new of it; a reply ends the choice
 
@@ -16,6 +17,10 @@ class Backend(Protocol):
 
     def names(self) -> Sequence[str]:
         """The models, by the names that requests use."""
+        ...
+
+    def sizes(self) -> Sizes:
+        """The most of a prompt; of several models, that of the one that takes most."""
         ...
 
     def chat(self, body: ChatBody) -> AsyncIterator[Event]:

@@ -19,6 +19,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from palaestra.chat import ChatRenderer, FullHistory
+from palaestra.chat.lengths import ContextFull
 from palaestra.chat.messages import Message
 from palaestra.chat.readers import Bare
 from palaestra.data import Action, Observation, Step, StopReason, derive
@@ -31,6 +32,7 @@ from palaestra.gateway.loops import across
 from palaestra.gateway.messages import digests, for_template, read_messages
 from palaestra.gateway.replies import Reading, Reply
 from palaestra.gateway.requests import ChatBody, CompletionBody
+from palaestra.gateway.sizes import Sizes
 from palaestra.policies.language_sampler import LanguageSession
 from palaestra.rollout.episode import Agent, Episode
 from palaestra.rollout.limits import LimitReached
@@ -67,7 +69,8 @@ class EpisodeChats(Backend):
     def __init__(self, episode: Episode, *, name: str, model: str) -> None:
         self._episode, self._name, self._model = episode, name, model
         self._loop = asyncio.get_running_loop()
-        self._renderer: Any = episode.setup.role(episode.play.roles.get(name, name)).policy.renderer
+        self._policy: Any = episode.setup.role(episode.play.roles.get(name, name)).policy
+        self._renderer = self._policy.renderer
         self._tips: dict[bytes, _Conversation] = {}  # chats up to their last reply, which may go on
         self._thoughts: dict[bytes, str] = {}  # chats up to a reply → the thought before it
         self._asked: Counter[bytes] = Counter()
@@ -81,6 +84,13 @@ class EpisodeChats(Backend):
     def names(self) -> Sequence[str]:
         """The name of the model. Requests may use any name."""
         return (self._model,)
+
+    def sizes(self) -> Sizes:
+        """The most of a prompt."""
+        return Sizes(self._policy.longest, self._renderer.encoder.longest, self._overflown)
+
+    def _overflown(self) -> None:
+        self.limit = StopReason.CONTEXT_OVERFLOW
 
     def chat(self, body: ChatBody) -> AsyncIterator[Event]:
         """The next message of a chat, at once."""
@@ -183,10 +193,9 @@ class EpisodeChats(Backend):
             self.limit = reached.reason
             raise self._refusal(reached.reason, conversation) from None
         except EpisodeFailure as error:
-            session = conversation.session
-            if session.segment < 0 and session.conversation.length >= session.policy.longest:
-                self.limit = StopReason.CONTEXT_OVERFLOW
-                raise self._refusal(self.limit, conversation) from None
+            if isinstance(error.__cause__, ContextFull):  # by the first prompt
+                self._overflown()
+                raise self._refusal(StopReason.CONTEXT_OVERFLOW, conversation) from None
             if isinstance(error.__cause__, TemplateError):
                 raise Refusal(f"the model's chat template cannot write these messages: {error.__cause__}.") from error
             self.fault = error
@@ -195,7 +204,8 @@ class EpisodeChats(Backend):
     def _refusal(self, reason: StopReason, conversation: _Conversation) -> Refusal:
         if reason is StopReason.CONTEXT_OVERFLOW:
             session = conversation.session
-            return too_long(session.conversation.length, None, session.policy.longest)
+            length, longest = session.conversation.length, session.policy.longest
+            return too_long(length if length >= longest else None, None, longest)
         limits = self._episode.limits
         most = {
             StopReason.MAX_TURNS: f"rollout.max_turns, {limits.turns}",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from palaestra.chat import ChatRenderer, Renderer, TagRenderer
 from palaestra.chat.history import Dialogue
+from palaestra.chat.lengths import SHORT, ContextFull, Encoder
 from palaestra.chat.messages import Message
 from palaestra.data import Observation, derive
 from palaestra.data.interaction import FinishReason
@@ -25,10 +28,12 @@ from palaestra.gateway.loops import LoopThread, across
 from palaestra.gateway.messages import for_template, read_messages
 from palaestra.gateway.replies import Incoming, Reading
 from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, Sampled
+from palaestra.gateway.sizes import Sizes, is_larger
 from palaestra.serving.rules import Refusal
 
 # Tokens that are asked of the engine at once. Fewer: smoother streams. More: less work between two forward passes.
 PIECE = 2
+Read = TypeVar("Read")
 SEEDS = 2**62
 USUAL_MOST, USUAL_COMPLETION = 1024, 16  # tokens of a message, and of a completion, whose request names no limit
 
@@ -66,7 +71,9 @@ class ServedModels(Backend):
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._models = dict(models)
+        self._encoders = {name: _encoder_of(model) for name, model in models.items()}
         self._thread = LoopThread("palaestra engine")
+        self._reader = ThreadPoolExecutor(1, "palaestra reader")
         self._sessions = itertools.count()
 
     def names(self) -> Sequence[str]:
@@ -76,6 +83,12 @@ class ServedModels(Backend):
     def close(self) -> None:
         """End all replies in progress."""
         self._thread.stop()
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def sizes(self) -> Sizes:
+        """The most of a prompt; of several models, that of the one that takes most."""
+        sizes = [Sizes(model.context, model.renderer.encoder.longest) for model in self._models.values()]
+        return max(sizes, key=lambda one: one.letters)
 
     def chat(self, body: ChatBody) -> AsyncIterator[Event]:
         """The next message of a chat."""
@@ -87,9 +100,12 @@ class ServedModels(Backend):
 
     async def _chat(self, body: ChatBody) -> AsyncIterator[Event]:
         model = self._named(body.sampled.model)
-        said = read_messages(body.messages)
         tools = body.tools if body.tool_choice != "none" else []
-        prompt = prompt_of(model.renderer, said, tools, body.chat_template_kwargs)
+        prompt = await self._read(
+            model,
+            [body.messages, tools],
+            lambda: prompt_of(model.renderer, read_messages(body.messages), tools, body.chat_template_kwargs),
+        )
         reading = Reading(
             renderer=model.renderer,
             tokenizer=model.tokenizer,
@@ -107,8 +123,10 @@ class ServedModels(Backend):
 
     async def _complete(self, body: CompletionBody) -> AsyncIterator[Event]:
         model, seed = self._named(body.sampled.model), _seed(body.sampled)
+        encoder = self._encoders[body.sampled.model or next(iter(self._models))]
+        prompts = await self._read(model, body.prompt, lambda: _prompts(body, model, encoder))
         choices: list[AsyncIterator[Any]] = []
-        for place, prompt in enumerate(_prompts(body, model)):
+        for place, prompt in enumerate(prompts):
             reading = Reading(
                 renderer=model.renderer,
                 tokenizer=model.tokenizer,
@@ -124,6 +142,18 @@ class ServedModels(Backend):
             ]
         async for event in together(choices):
             yield event
+
+    async def _read(self, model: ServedModel, given: Any, read: Callable[[], Read]) -> Read:
+        """Make prompts. A thread makes large ones, one after the other, so that replies go on meanwhile.
+
+        Raises: Refusal, if they have too many characters for the context.
+        """
+        try:
+            if is_larger(given, SHORT):
+                return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+            return read()
+        except ContextFull:
+            raise too_long(None, None, model.context) from None
 
     def _named(self, name: str | None) -> ServedModel:
         if name is None and len(self._models) == 1:
@@ -215,7 +245,7 @@ async def together(choices: Sequence[AsyncIterator[Any]]) -> AsyncIterator[Event
 def prompt_of(
     renderer: Renderer, said: Sequence[Message], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> np.ndarray:
-    """The ids of a chat after which the model speaks. Raises: Refusal, if the model cannot read it."""
+    """The ids of a chat after which the model speaks. Raises: Refusal, if the model cannot read it; ContextFull."""
     if isinstance(renderer, TagRenderer):
         return _in_tags(renderer, said, tools, variables)
     assert isinstance(renderer, ChatRenderer)
@@ -224,6 +254,8 @@ def prompt_of(
         messages = for_template(said)
         shown = Observation(messages=messages, tools=list(tools) or None)
         return Dialogue(renderer, variables=variables).observe(shown).ids
+    except ContextFull:
+        raise
     except PalaestraError as error:
         raise Refusal(error.what, param="messages") from error
     except Exception as error:  # a template may refuse a dialogue by any exception
@@ -248,21 +280,30 @@ def _in_tags(
     return np.concatenate(pieces)
 
 
-def _prompts(body: CompletionBody, model: ServedModel) -> list[np.ndarray]:
-    """The ids of each prompt of a request. Raises: Refusal."""
+def _encoder_of(model: ServedModel) -> Encoder:
+    """Encodes texts of completions. It is a copy, since the tokenizer itself cannot be used in two threads at once."""
+    copied = copy.deepcopy(model.tokenizer.backend_tokenizer)
+    copied.encode_special_tokens = False
+    encoder = Encoder(copied)
+    encoder.limit = model.context
+    return encoder
+
+
+def _prompts(body: CompletionBody, model: ServedModel, encoder: Encoder) -> list[np.ndarray]:
+    """The ids of each prompt of a request. Raises: Refusal; ContextFull."""
     given: list[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
     if isinstance(given[0], int):
         given = [given]
     if len(given) * body.sampled.n > MOST_CHOICES:
         raise Refusal(f"the request asks for {len(given) * body.sampled.n} texts; at most {MOST_CHOICES}.", param="n")
-    return [_prompt(one, model, add_special_tokens=body.add_special_tokens) for one in given]
+    return [_prompt(one, model, encoder, special=body.add_special_tokens) for one in given]
 
 
-def _prompt(given: Any, model: ServedModel, *, add_special_tokens: bool) -> np.ndarray:
+def _prompt(given: Any, model: ServedModel, encoder: Encoder, *, special: bool) -> np.ndarray:
     """The ids of a text, or of a list of ids."""
     size, ids = len(model.tokenizer), given
     if isinstance(given, str):
-        ids = model.tokenizer(given, add_special_tokens=add_special_tokens)["input_ids"]
+        ids = encoder.encode(given, special=special).ids
     elif isinstance(given, list):
         model.most(len(given), None)  # too many are refused before each is checked
     if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i < size for i in ids):

@@ -6,10 +6,11 @@ The code for training is in `palaestra.policies.language_trainer`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -202,10 +203,11 @@ class LanguageSession(Session):
             calls = ()
         self.recorded += len(calls)
         prompt = self._observe(observation)
-        if calls:
-            ids = renderer.call(calls, tools, said=words, prompt=prompt.ids)
-        else:
-            ids = renderer.action(action.text or str(action.value), prompt=prompt.ids)
+        with self._fitting():
+            if calls:
+                ids = renderer.call(calls, tools, said=words, prompt=prompt.ids)
+            else:
+                ids = renderer.action(action.text or str(action.value), prompt=prompt.ids)
         given = Action(text=action.text, value=action.value, tokens=ids, finish=action.finish, tool_calls=calls)
         if calls:
             given.reply = renderer.text(ids, tools=tools, prompt=prompt.ids)
@@ -252,7 +254,10 @@ class LanguageSession(Session):
         self._forget()
         if observation is None or self.segment < 0 or not self.policy.has_critic:
             return None
-        prompt = self.conversation.observe(observation)
+        try:
+            prompt = self.conversation.observe(observation)
+        except ContextFull:
+            return None
         if self.conversation.length > self.policy.limit:
             return None
         return NextPrompt(prompt.ids, prompt.segment, _bare(prompt))
@@ -278,7 +283,16 @@ class LanguageSession(Session):
                     what="the role's context puts turns together itself, so the chat template cannot declare tools.",
                     remedy="Use the context `full_history`, `window` or `latest_only`, or `tools.format`.",
                 )
-        return self.conversation.observe(observation)
+        with self._fitting():
+            return self.conversation.observe(observation)
+
+    @contextlib.contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Raises: as `_overflow`, if a text is so long that it is not tokenized."""
+        try:
+            yield
+        except ContextFull as full:
+            self._overflow(first=self.segment < 0, cause=full)
 
     def _enter(self, prompt: Prompt) -> None:
         """Close the previous segment in the engine, if the prompt starts a new one."""
@@ -290,16 +304,19 @@ class LanguageSession(Session):
         if self.policy.engine is not None and self.segment >= 0:
             self.policy.engine.close((self.key, self.segment))
 
-    def _overflow(self, *, first: bool) -> None:
+    def _overflow(self, *, first: bool, cause: ContextFull | None = None) -> NoReturn:
+        """Raises: ContextFull; EpisodeFailure, caused by it, for the `first` prompt."""
+        cause = cause or ContextFull()
         if not first:
-            raise ContextFull
+            raise cause
         policy = self.policy
+        size = f"{cause.letters} characters" if cause.letters else f"{self.conversation.length} tokens"
         shorter = policy.longest < policy.limit
         raise EpisodeFailure(
             boundary="engine",
             where=f"policy {policy.name}",
-            what=f"the first prompt has {self.conversation.length} tokens and the {'engine' if shorter else 'model'}'s "
+            what=f"the first prompt has {size} and the {'engine' if shorter else 'model'}'s "
             f"context {policy.longest}, so no response fits.",
             remedy="Shorten the observation, or raise "
             + ("`max_length` of the engine." if shorter else "`policies.….policy.language.context`."),
-        )
+        ) from cause

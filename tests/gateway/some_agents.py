@@ -218,3 +218,23 @@ def _disorderly(own: httpx.Client, prompt: str, base_url: str, draw: random.Rand
         messages.append({"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]})
         messages.append({"role": "user", "content": f"{prompt} {turn}"})
     return "\n".join(one["content"] for one in messages if one["role"] == "assistant")
+
+
+def sends_a_book(prompt: str, base_url: str) -> str:
+    """Sends messages that no context holds, at once or after a first reply, unless the task is fine."""
+    when, _, kind = prompt.partition(" ")
+    large = {
+        "book": [{"role": "user", "content": "words " * 2_500_000}],
+        "crowd": [{"role": "user", "content": "x"}] * 100_000,
+        "spaces": [{"role": "user", "content": " " * 3_000_000}],
+    }
+    if when != "first":
+        ask_once(prompt, base_url)
+    try:
+        if kind:
+            client(base_url).chat.completions.create(model="gpt", messages=large[kind])  # type: ignore[arg-type]
+    except openai.BadRequestError as error:
+        if when != "careful":
+            raise
+        return str(error.code)
+    return "fine"

@@ -129,8 +129,7 @@ class LanguagePolicy(Adaptable):
         causal.to(setup.device)
         if attention is not None:
             take_kernel(causal, attention, where=f"policies.{name}.policy.language.attention")
-        self.renderer = renderer_of(name, model, causal, self.tokenizer, pictures)
-        self.renderer.encoder.limit = self.limit
+        self.renderer = renderer_of(name, model, causal, self.tokenizer, pictures, limit=self.limit)
         reads_pictures = self.renderer.pictures is not None
         self.notes = _prepare(name, causal, packing=packing, recompute=recompute, pictures=reads_pictures)
         made = LanguageModule(name, causal, value, self.token_outputs, critic_gradient=critic_gradient)

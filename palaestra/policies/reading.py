@@ -11,8 +11,13 @@ from palaestra.errors import RecipeError
 from palaestra.models.pictures import NoPictures, PictureReader
 
 
-def renderer_of(name: str, model: str | None, causal: Any, tokenizer: Any, pictures: bool | None) -> Renderer:
+def renderer_of(
+    name: str, model: str | None, causal: Any, tokenizer: Any, pictures: bool | None, *, limit: int
+) -> Renderer:
     """The renderer, which reads images if the model and its folder allow it.
+
+    Args:
+        limit: the most ids of a prompt.
 
     Raises: RecipeError, if `pictures` is true and it cannot.
     """
@@ -27,6 +32,7 @@ def renderer_of(name: str, model: str | None, causal: Any, tokenizer: Any, pictu
     if reader is not None and reader.template is not None:
         tokenizer.chat_template = reader.template
     made = renderer_for(tokenizer, stop=end_ids(causal), pictures=reader, blind=blind)
+    made.encoder.limit = limit
     if pictures and made.pictures is None:
         raise RecipeError(
             where=f"policies.{name}.policy.language.pictures",

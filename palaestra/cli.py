@@ -21,7 +21,7 @@ import typer
 import palaestra
 from palaestra.errors import MissingExtra, PalaestraError, RankError, out_of_memory
 from palaestra.interruption import Stopped, exits_refused, ignore_late, stoppable
-from palaestra.terminal import is_gone, make_ready, no_room, output_fault, reader_is_gone, say, visible
+from palaestra.terminal import is_gone, make_ready, no_room, output_fault, print_elsewhere, reader_is_gone, say, visible
 from palaestra.trust import trusting
 
 app = typer.Typer(
@@ -154,7 +154,11 @@ def evaluate(
     """Evaluate a run folder, or a recipe before training, or other policies on its evaluation tasks."""
     wanted = {"policies": tuple(policy or ()), "model": model, "key": key, "style": style, "checkpoint": checkpoint,
               "samples": samples, "temperature": temperature, "tasks": tasks, "seed": seed}  # fmt: skip
-    _command("evaluate", trust=trust, recipe=recipe, wanted=wanted, episodes=episodes, as_json=as_json, out=out)
+    try:
+        _command("evaluate", trust=trust, recipe=recipe, wanted=wanted, episodes=episodes, as_json=as_json, out=out)
+    finally:
+        if as_json and sys.stdout is sys.__stdout__:
+            print_elsewhere()  # code of a user may print while Python ends
 
 
 @app.command()

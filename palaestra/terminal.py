@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
 import select
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 # Control characters except tab and line feed; characters that change the direction of a line; halves of characters.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\u061c\u200e\u200f]")
@@ -60,6 +63,50 @@ def tell(text: str) -> None:
     """Print the result of work that is done. A reader that is gone is no fault."""
     with suppress(BrokenPipeError):
         print(text)
+
+
+@contextmanager
+def printed_elsewhere() -> Iterator[None]:
+    """A context in which all that is printed goes to the standard error output, also by other programs and by C."""
+    stream, kept = sys.stdout, os.dup(1) if _is_the_process_output(sys.stdout) else None
+    print_elsewhere()
+    try:
+        yield
+    finally:
+        for printed in (sys.stdout, stream):
+            with suppress(OSError, ValueError, AttributeError):
+                printed.flush()
+        sys.stdout = stream
+        if kept is not None:
+            _flush_c()
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def print_elsewhere() -> None:
+    """From now on, print all to the standard error output. If what is held back cannot be written, nothing happens."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return
+    if _is_the_process_output(sys.stdout):
+        _flush_c()
+        os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+
+def _is_the_process_output(stream: Any) -> bool:
+    """Whether a stream is the standard output of the process, and not one that Python code has put in its place."""
+    try:
+        return bool(stream.fileno() == 1)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _flush_c() -> None:
+    """Write out what functions of C have printed and hold back."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).fflush(None)
 
 
 def reader_is_gone() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.json_text import to_document
-from palaestra.terminal import visible
+from palaestra.terminal import printed_elsewhere, visible
 from palaestra.training.checkpoint import read_state
 from palaestra.training.monitor import Panel, team_metrics
 from palaestra.training.settings import RunSettings
@@ -78,8 +78,9 @@ def run(
     """
     log, chosen = _log(episodes), Wanted(**wanted)
     changes = {"evaluation.temperature": chosen.temperature, "evaluation.tasks": chosen.tasks}
-    found = resolve([*recipe, *(f"{key}={value}" for key, value in changes.items() if value is not None)])
-    played = play_wanted(found.settings, chosen, run_folder(recipe))
+    with printed_elsewhere() if as_json else nullcontext():
+        found = resolve([*recipe, *(f"{key}={value}" for key, value in changes.items() if value is not None)])
+        played = play_wanted(found.settings, chosen, run_folder(recipe))
     if log is not None:
         log.append(0, f"eval/{played.evaluation.name}", played.episodes)
     report = {"recipe": [*recipe], "policies": [str(player_of(text)) for text in chosen.policies] or ["of the recipe"]}

@@ -10,8 +10,9 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
@@ -19,6 +20,9 @@ from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError, descr
 from palaestra.rollout.faults import current_task, is_ended
 from palaestra.rollout.results import agents_of
 from palaestra.tools.threads import Late, Threads
+
+if TYPE_CHECKING:  # worker processes import this module and need no torch
+    from palaestra.boundary.process import Lent
 
 CLOSING = 60.0  # seconds that `close` may take in a thread if `rollout.step_seconds` sets no limit
 
@@ -94,21 +98,33 @@ def refuse_missing(name: str, call: str, abilities: frozenset[str]) -> None:
 
 
 class InlineCalls:
-    """Runs calls in the event loop, for environments that answer in well under a millisecond."""
+    """Runs calls in the event loop, for environments that answer in well under a millisecond.
 
-    def __init__(self, name: str, environment: Any) -> None:
-        self._name, self._environment = name, environment
+    Args:
+        lent: lends the environment the process; None: what it changes there stays.
+    """
+
+    def __init__(self, name: str, environment: Any, lent: Lent | None = None) -> None:
+        self._name, self._environment, self._lent = name, environment, lent
 
     async def __call__(self, call: str, *arguments: Any) -> Any:
+        lent = self._lent
         try:
-            result = getattr(self._environment, call)(*arguments)
+            if lent is not None:
+                lent.begin()
+            try:
+                result = getattr(self._environment, call)(*arguments)
+            finally:
+                if lent is not None:
+                    lent.end()
             if not inspect.isawaitable(result):
                 return result
         except BaseException as error:  # nothing was awaited, so that nobody can have canceled the call
             raise failure(self._name, call, error) from error
         task = current_task()
         try:
-            return await result
+            with nullcontext() if lent is None else lent.awaited():
+                return await result
         except BaseException as error:
             if is_ended(error, task):
                 raise

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.boundary.cleaning import clean_text
+from palaestra.boundary.process import Home, Lent, protected
 from palaestra.data import Failure, Play, RunSetup, StopReason, Trajectory
 from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError, described, ends_run
@@ -45,6 +46,7 @@ class EpisodeRunner:
         self._setup, self._settings, self._open_session = setup, settings, open_session
         self._threads: Threads | None = None
         self._workers: WorkerPool | None = None
+        self._home: Home | None = None  # the process at the beginning of a rollout
         if settings.workers and settings.worker_kind == "thread":
             self._threads = Threads(settings.workers)
         elif settings.workers:
@@ -79,7 +81,8 @@ class EpisodeRunner:
                 played.extend(await play(collect))
 
         # Not the coroutine's result: `asyncio.run` ends with a repr of that, which takes longer than some rollouts.
-        asyncio.run(run())
+        with protected("a part of the rollout"):
+            asyncio.run(run())
         return played
 
     @asynccontextmanager
@@ -87,6 +90,7 @@ class EpisodeRunner:
         self, *, program: Program | None = None
     ) -> AsyncIterator[Callable[..., Awaitable[list[Trajectory]]]]:
         """A context with a function that plays in the running event loop, `rollout.in_flight` episodes at a time."""
+        self._home = Home()
         gate, monitor = asyncio.Semaphore(self._settings.in_flight), DeadlockMonitor(self._settings.stuck_seconds)
 
         async def collect(plays: Sequence[Play], sampling: Sampling | None = None) -> list[Trajectory]:
@@ -161,20 +165,29 @@ class EpisodeRunner:
         name = self._setup.environment_name
         if self._workers is not None:
             return await self._workers.open(name, self._settings.step_seconds)
+        lent = Lent(f"environment {name}", self._home or Home())
         try:
             environment: Any = self._setup.make_environment()
         except BaseException as error:
             raise failure(name, "constructor", error) from error
+        finally:
+            lent.end()
         if self._threads is not None:
             calls: Any = ThreadCalls(name, environment, self._threads, self._settings.step_seconds)
         else:
-            calls = InlineCalls(name, environment)
+            calls = InlineCalls(name, environment, lent)
         return LocalHost(name, environment, calls)
 
     def close(self) -> None:
         """End the worker processes. Threads without work end by themselves."""
         if self._workers is not None:
             self._workers.stop()
+
+
+def environment_of(make: Callable[[], Any], name: str) -> Any:
+    """A new environment. What its constructor changes in the process is undone."""
+    with protected(f"environment {name}"):
+        return make()
 
 
 def sampling_of(settings: RolloutSettings, temperature: float | None = None) -> Sampling:

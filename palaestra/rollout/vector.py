@@ -15,6 +15,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from palaestra.boundary.process import Home, Lent
 from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import EpisodeFailure, RecipeError, described, ends_run
@@ -76,13 +77,16 @@ class VectorRunner:
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
         sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))
+        lent = Lent(f"environment {self._setup.environment_name}", Home())
         slots = self._open(count)
+        lent.end()
         while waiting or live:
             for slot in range(count):
                 if waiting and slot not in live:
                     live[slot] = self._start(slots, slot, *waiting.popleft(), sampling, program or self._setup.program)
             for slot, answer in _answers(live, slots).items():
                 live[slot].advance(answer)
+            lent.end()
             for slot in [slot for slot, running in live.items() if running.over]:
                 running = live.pop(slot)
                 done[running.position] = running.episode.trajectory

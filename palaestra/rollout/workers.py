@@ -73,6 +73,8 @@ def _serve(start: _StartUp, pipe: Connection, run: Connection) -> None:
     """
     killed_with(run.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C and then closes the pipe
+    if hasattr(signal, "pthread_sigmask"):  # also if an environment sets a handler of its own
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     own_files.know_files(start.files)
     own_objects.keep(pickle.loads(start.objects))
     with suppress(Exception):  # imports everything before time limits count; `open` reports errors

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from palaestra.boundary.process import learning, protected
 from palaestra.data import Batch, Iteration, RunSetup, StepTable, Trajectory, derive, rows_of
 from palaestra.data.protocols import Experience, StatefulPart
 from palaestra.errors import NoSignal
@@ -18,13 +19,13 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
 from palaestra.training.checkpoint import RunState, load_checkpoint
-from palaestra.training.monitor import Guard, Panel, Teamwork, measure, spent
+from palaestra.training.monitor import Guard, Movement, Panel, Teamwork, measure, spent
 from palaestra.training.parallel import refuse_interrupted
 from palaestra.training.passes import fill_columns, plan_passes, reader
 from palaestra.training.progress import Progress
 from palaestra.training.saving import Keeper
 from palaestra.training.settings import RunSettings
-from palaestra.training.stages import Stages, assign_credit, learned_from, weigh
+from palaestra.training.stages import Stages, apply_rewards, apply_selection, assign_credit, learned_from, weigh
 
 
 def prepare(
@@ -44,11 +45,8 @@ def prepare(
     table = StepTable.from_trajectories(trajectories)
     if strict:
         table.refuse_duplicates()
-    for reward in stages.reward:
-        given = reward.at(iteration)(table)
-        table = table.replace(**(given if isinstance(given, Mapping) else {"reward": given}))
-    for selection in stages.selection:
-        table = table.replace(row_weight=table.row_weight * selection.at(iteration)(table))
+    table = apply_rewards(stages.reward, table, iteration)
+    table = apply_selection(stages.selection, table, iteration)
     trained = learned_from(table, stages.frozen)
     plans = {
         name: plan_passes(
@@ -98,6 +96,7 @@ class Trainer:
         self.state.panel = self.panel
         self.shaped = any(part.name != "environment" for part in self.settings.reward)
         self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
+        self.movement = Movement()
         self.keeper = Keeper(self.folder, self.state, self.log, self.settings.training, self.setup.ranks)
 
     def run(self) -> None:
@@ -122,8 +121,8 @@ class Trainer:
     def iterate(self) -> dict[str, float]:
         """One iteration: collect, run the stages, update the learners, publish the weights, log. Returns metrics."""
         began, iteration = time.perf_counter(), self.iteration()
-        with self.interruption.allowed(not self.state.others and self.setup.ranks.world == 1):  # else state is lost
-            batch = self.experience.collect(self.step)
+        with self.interruption.allowed(not self.state.others and self.setup.ranks.world == 1), protected("a rollout"):
+            batch = self.experience.collect(self.step)  # where it may not stop, state would be lost
         collected = time.perf_counter()
         batch.kept = self.guard.finished(batch.kept)
         learners = self.learners if batch.kept else {}  # with `max_failed: 1` all episodes may have failed
@@ -135,16 +134,17 @@ class Trainer:
         if self.setup.engine is not None:
             metrics |= self.setup.engine.counters()
             self.setup.engine.sleep()  # what it caches is worth nothing after the update
-        for learner in learners.values():
-            updated |= learner.update(batch, iteration)
+        for name, learner in learners.items():
+            with protected(f"{name} or a part that it runs"), learning():
+                updated |= learner.update(batch, iteration)
         metrics |= self.experience.publish(batch, self.step)
         if self.setup.engine is not None:
             self.setup.engine.wake()
-        for line in self.teamwork.check(metrics):
+        self.counters[UPDATES] += (made := sum(learner.made for learner in learners.values()))
+        for line in (*self.teamwork.check(metrics), *(self.movement.check(updated) if made else ())):
             self.progress.note(line)
         self.step += 1
         self.count(batch.played)
-        self.counters[UPDATES] += sum(learner.made for learner in learners.values())
         self.panel.note(self.setup.source, [trajectory.task for trajectory in (*batch.played, *batch.kept)])
         seconds = {"time/rollout": collected - began, "time/update": time.perf_counter() - collected}
         metrics["speed/tokens"] = spent(batch.played)[1] / sum(seconds.values())

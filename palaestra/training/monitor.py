@@ -543,6 +543,30 @@ class Panel:
         return step >= training.iterations or (goal is not None and bool(last) and score >= goal)
 
 
+@dataclass(slots=True)
+class Movement:
+    """Reports once for each policy whose weights the updates of an iteration left as they were.
+
+    Attributes:
+        still: the metrics of these policies. moved: whether an iteration changed all policies that it updated.
+    """
+
+    still: set[str] = field(default_factory=set)
+    moved: bool = False
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether no iteration changed all policies that it updated."""
+        return bool(self.still) and not self.moved
+
+    def check(self, metrics: Mapping[str, float]) -> list[str]:
+        """The lines to show after an iteration with updates that gave these metrics."""
+        found = {key for key in metrics if key.endswith("/unchanged")}
+        new, self.still, self.moved = found - self.still, self.still | found, self.moved or not found
+        cause = "the gradient is 0, the learning rate is too small, or a part switches gradients off"
+        return [f"an iteration's updates left all weights as they were (`{key}`): {cause}" for key in sorted(new)]
+
+
 def closing_line(folder: RunFolder, panel: Panel) -> str:
     """The intervals of the first and the last evaluation, and below them `success 0.438 -> 0.945 on 256 …`.
 

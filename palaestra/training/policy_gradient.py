@@ -13,7 +13,7 @@ from palaestra.data import Batch, Iteration, RunSetup, derive
 from palaestra.data.protocols import Learner, Optimizer, complete
 from palaestra.errors import PalaestraError, RecipeError
 from palaestra.models.precision import is_low
-from palaestra.models.sharding import whole
+from palaestra.models.sharding import is_spread, whole
 from palaestra.registry import register
 from palaestra.training.master_weights import MasterWeights
 from palaestra.training.settings import RunSettings
@@ -35,6 +35,7 @@ class PolicyGradient(Learner):
         self.updaters: dict[str, Updater] = {}
         self._due: list[str] = []
         self._sizes: dict[str, float] = {}  # the norm of each policy's weights after its last updates
+        self._marks: dict[str, list[int]] = {}  # `weight_marks` of each policy after its last updates
 
     @staticmethod
     def runs(settings: RunSettings, policy: str) -> Sequence[BoundPart]:
@@ -82,11 +83,15 @@ class PolicyGradient(Learner):
         for name in self._due:
             updater = self.updaters[name]
             size = self._sizes.get(name) or weight_norm(updater.policy.module)
+            marks = self._marks.get(name) or weight_marks(updater.policy.module)
             of_policy = updater.update(batch, iteration, seed=derive(self._settings.seed, "update", iteration.number))
             self.made = max(self.made, updater.made)
             if updater.made:
                 self._sizes[name] = weight_norm(updater.policy.module)
                 refuse_exploded(f"policy {name}", size, self._sizes[name], rate="optimizer.…lr")
+                self._marks[name] = weight_marks(updater.policy.module)
+                if not self._ranks.sum_numbers({"changed": float(marks != self._marks[name] or not marks)})["changed"]:
+                    of_policy["policy/unchanged"] = 1.0
             if of_policy:
                 updater.policy.weights_changed(updater.policy.version + 1)
             if len(self.updaters) > 1:
@@ -130,6 +135,20 @@ def weight_norm(module: Any) -> float:
     """The root of the sum of squares of the weights that are trained; of spread weights, of all their slices."""
     norms = [p.detach().float().norm() for p in module.parameters() if p.requires_grad]
     return float(torch.stack([whole(norm).double() for norm in norms]).norm()) if norms else 0.0
+
+
+def weight_marks(module: Any) -> list[int]:
+    """A number for each weight that is trained, the sum of its bits. A weight that changes has another one.
+
+    Of spread weights it is that of this process's slice. With weights of low precision the list is empty: small steps
+    change only their float32 copies.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    if any(is_low(p) for p in trained):
+        return []
+    held = [p.detach().to_local() if is_spread(p) else p.detach() for p in trained]  # type: ignore[attr-defined]
+    sums = [p.view(torch.int64 if p.itemsize == 8 else torch.int32).sum(dtype=torch.int64) for p in held]
+    return torch.stack(sums).tolist() if sums else []
 
 
 def refuse_exploded(where: str, before: float, after: float, *, rate: str) -> None:

@@ -24,7 +24,7 @@ from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
 from palaestra.rollout.programs import demonstration_of, play, roles_of
 from palaestra.rollout.roles import Role, RoleTools, phrases_of
-from palaestra.rollout.runner import EpisodeRunner
+from palaestra.rollout.runner import EpisodeRunner, environment_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.tools import Tool, Toolbox
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings, ToolSettings
@@ -36,7 +36,7 @@ TRANSCRIPTS = 96  # episodes that a tokenizer is trained on
 def make_source(settings: RunSettings) -> Any:
     """The environment that gives a run its tasks. Raises: ContractError, if it has none."""
     return require(
-        settings.environment(),
+        environment_of(settings.environment, shown(settings.environment.name)),
         "tasks",
         where=f"environment: {settings.environment.name}",
         what="it gives no tasks.",

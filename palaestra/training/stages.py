@@ -15,6 +15,7 @@ from torch import Tensor
 
 from palaestra.algebra import Credit
 from palaestra.bound import BoundPart
+from palaestra.boundary.process import protected
 from palaestra.columns import CREDIT, FROM_EPISODES, OF_TOKENS, ability_of, is_computed, is_output
 from palaestra.data import Iteration, StepTable
 from palaestra.data.protocols import StatefulPart, complete
@@ -142,6 +143,25 @@ def learned_from(table: StepTable, frozen: Callable[[str], bool]) -> Tensor:
     return agents[table["agent"]]
 
 
+# ---- rewards and selection --------------------------------------------------------------------------------
+def apply_rewards(parts: Sequence[BoundPart], table: StepTable, iteration: Iteration) -> StepTable:
+    """The table after each reward part, which gives the column `reward` or several columns."""
+    for part in parts:
+        with protected(f"reward {part.name}"):
+            given = part.at(iteration)(table)
+        table = table.replace(**(given if isinstance(given, Mapping) else {"reward": given}))
+    return table
+
+
+def apply_selection(parts: Sequence[BoundPart], table: StepTable, iteration: Iteration) -> StepTable:
+    """The table whose row weights are multiplied by what each part of `selection` keeps."""
+    for part in parts:
+        with protected(f"selection {part.name}"):
+            kept = part.at(iteration)(table)
+        table = table.replace(row_weight=table.row_weight * kept)
+    return table
+
+
 # ---- advantages -------------------------------------------------------------------------------------------
 def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
     """Run one estimator and then filters, for example those of `advantage: [gigpo, whiten]`.
@@ -157,13 +177,16 @@ def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
         or one that is not finite, and for a column that the table has already or that training computes.
     """
     first, *filters = _checked(parts)
-    given = first(table)
+    with protected(f"advantage {_name(first)}"):
+        given = first(table)
     credit = given if isinstance(given, Credit) else Credit(given)
     advantage = _sound(credit.advantage, table, first)
     _check_columns(credit.columns, table, first)
     table = table.replace(**credit.columns)
     for part in filters:
-        advantage = _sound(part(table, advantage), table, part)
+        with protected(f"advantage {_name(part)}"):
+            further = part(table, advantage)
+        advantage = _sound(further, table, part)
     columns = {"advantage": table.per_token(advantage).float()}
     if credit.target is not None:
         columns["value_target"], columns["value_weight"] = _targets(credit.target, table)
@@ -266,7 +289,8 @@ def weigh(table: StepTable, weights: Sequence[BoundPart], iteration: Iteration, 
 
     `weight` is the product of all factors. `counts` is 1 if the token is in the denominators of the loss, and else 0.
     """
-    factors = [table.row_weight * trained, *(part.at(iteration)(table) for part in weights)]
+    with protected("a part of `weights`"):
+        factors = [table.row_weight * trained, *(part.at(iteration)(table) for part in weights)]
     masks = [True, *(part.part.writes is None or "counts" in part.part.writes for part in weights)]
     weight = combine(factors, table)
     counts = (combine(list(compress(factors, masks)), table) > 0).float()

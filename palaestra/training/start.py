@@ -173,6 +173,8 @@ def _run(
             line = closing_line(folder, trainer.panel)
             trainer.keeper.report(trainer.step, now=True, ended=", ended")
             folder.write_json(RESULT, {"step": trainer.step, "line": line.splitlines()[-1]})
+    if trainer.counters[UPDATES] and trainer.movement.is_missing:
+        return f"no update changed a weight\n{line}"
     if trainer.counters[UPDATES]:
         return line
     return f"no update was made: in {trainer.step} iterations no token had an advantage\n{line}"

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from palaestra.algebra import coefficients, kl_estimate
 from palaestra.bound import BoundPart
+from palaestra.boundary.process import learning, protected
 from palaestra.columns import is_output, output_of
 from palaestra.data import Batch, Iteration, StepTable, TokenBatch, derive
 from palaestra.data.batches import micro_batches_of, mini_batches, token_index
@@ -239,12 +240,13 @@ class Updater:
             unit, pieces = cuts[place]
             places = _places(samples, order, [i for piece in pieces for i in piece]).to(device)
             tokens, own = batch.take(places), shares.take(places)
-            if len(pieces) > 1:
-                self._two_passes(samples, pieces, tokens, own, metrics, norms)
-            elif counts:
-                self._one_pass(samples, unit, tokens, own, metrics, norms)
-            else:
-                self._one_pass(samples, unit, tokens, own.none(), defaultdict(float), None)
+            with learning():  # a loss may have switched gradients off
+                if len(pieces) > 1:
+                    self._two_passes(samples, pieces, tokens, own, metrics, norms)
+                elif counts:
+                    self._one_pass(samples, unit, tokens, own, metrics, norms)
+                else:
+                    self._one_pass(samples, unit, tokens, own.none(), defaultdict(float), None)
             growth.bound()
         self.ranks.sum_gradients(self.policy.module.parameters())
         of_agents = {} if norms is None else norms.metrics(self.agents, self.ranks)
@@ -383,7 +385,8 @@ def _only(tokens: TokenBatch, part: BoundPart) -> TokenBatch:
 
 def _computed(part: BoundPart, tokens: TokenBatch) -> tuple[Tensor, Mapping[str, Tensor]]:
     """The result of a loss or a regularizer. Raises: ContractError, unless it is a loss for each token and metrics."""
-    given = part(_only(tokens, part))
+    with protected(f"{part.part.slot} {part.name}"):
+        given = part(_only(tokens, part))
     if not isinstance(given, tuple) or len(given) != 2 or not _per_token(given[0], tokens):
         raise ContractError(
             where=f"{part.part.slot}: {part.name}",

@@ -1,10 +1,15 @@
 """`palaestra eval`: (1) a run folder, its newest or another checkpoint; (2) scripted policies; (3) faults; (4) the
-episodes are kept.
+episodes are kept; (5) with `--json`, the standard output is one JSON object, whatever code of the user, programs that
+it starts and functions of C print, also while Python ends.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ import pytest
 from palaestra.store.episodes import EpisodeLog
 from tests.commands.conftest import Command
 
+ROOT = Path(__file__).parents[2]
 LAST = re.compile(r"success \d\.\d{3} on 4 tasks of the split eval")
 
 
@@ -60,3 +66,34 @@ def test_4_episodes(recipe: Path, palaestra: Command) -> None:
     done = palaestra("eval", recipe, "--policy", "random", "--episodes", "kept/all")
     assert done.code == 2 and "it has episodes already" in done.err
     assert len(EpisodeLog("kept/all").read()) == 4
+
+
+LOUD = """
+import atexit, ctypes, os, sys
+from palaestra.envs.probes.rooms import Rooms
+
+atexit.register(lambda: print("at the end", flush=True))
+
+class Loud(Rooms):
+    def step(self, actions):
+        print("printed")
+        sys.__stdout__.write("written\\n")
+        os.write(1, b"by its number\\n")
+        os.system("echo by a program")
+        ctypes.CDLL(None).puts(b"by C")
+        return super().step(actions)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_5_json_alone(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    words = ["setups/rooms-tiny.yaml", "grpo/method.yaml", "environment=loud.py:Loud", "evaluation.tasks=2"]
+    words += ["rollout.runner=episodes", f"rollout.workers={workers}", *["rollout.worker_kind=process"][:workers]]
+    command = [sys.executable, "-m", "palaestra", "eval", *words, "--policy", "random", "--json"]
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=surroundings)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tasks"] == 2
+    for line in ("printed", "written", "by its number", "by a program", "by C", "at the end"):
+        assert line in done.stderr.splitlines()

@@ -2,7 +2,8 @@
 (2) a learner beside the policy gradient leaves the weights as they are without it, byte for byte; (3) modules of a
 learner are in checkpoints, and a resumed run is the same byte for byte; (4) without the learner `policy_gradient` no
 estimator runs and no column is computed for it; (5) a learner without signal stops the run after `training.max_empty`
-iterations; (6) an object that lacks a member is refused by one line.
+iterations; (6) an object that lacks a member is refused by one line; (7) updates that leave all weights as they were
+are said once, counted by `policy/unchanged`, and said again at the end of a run in which no update changed a weight.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.data import Batch, Iteration
-from palaestra.data.protocols import Learner
+from palaestra.data.protocols import Learner, Optimizer
 from palaestra.errors import ContractError, NoSignal, RecipeError
 from palaestra.policies.language import LanguagePolicy
+from palaestra.recipe import load
 from palaestra.registry import register
+from palaestra.training.start import train
 from tests.docs.pages import ROOT, Page
-from tests.training.conftest import curve, final_weights, stopped_before
+from tests.training.conftest import ECHO, curve, final_weights, stopped_before
 
 Run = Callable[..., Path]
 HERE = Path(__file__).resolve()
@@ -108,3 +111,43 @@ def test_5_no_signal(echo: Run) -> None:
 def test_6_refused(echo: Run) -> None:
     with pytest.raises(ContractError, match="object has no `instruction`"):
         echo("a", layers={"experience": f"{HERE}:incomplete"})
+
+
+class Still(Optimizer):
+    """An optimizer that moves nothing from its second step on, or from its first."""
+
+    lr, metrics = 0.1, {}  # type: ignore[assignment]
+
+    def __init__(self, parameters: Any, *, steps: int = 0) -> None:
+        self.parameters, self.left = list(parameters), steps
+
+    def zero(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> float:
+        self.left -= 1
+        if self.left >= 0:
+            with torch.no_grad():
+                self.parameters[0].view(-1)[0] += 1e-6
+        return 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("steps", "unchanged"), [(0, 4), (1, 3), (4, 0)])
+def test_7_updates_that_change_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int, unchanged: int
+) -> None:
+    small = [f"run={tmp_path / 'run'}", "warm_start=null", f"optimizer={{{HERE}:Still: {{steps: {steps}}}}}"]
+    recipe = load([ECHO], [*small, "training.minibatches=1", "rollout.temperature=1", "loss=behavior_cloning"])
+    line = train(recipe.settings, recipe=recipe.to_json())
+    lines = curve(tmp_path / "run")
+    assert all(one["updates"] == place + 1 for place, one in enumerate(lines))
+    assert sum(one.get("policy/unchanged", 0) for one in lines) == unchanged
+    assert capsys.readouterr().err.count("left all weights as they were") == min(unchanged, 1)
+    assert line.startswith("no update changed a weight") is (unchanged == 4)

@@ -13,8 +13,8 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-from palaestra.chat import template_limits
-from palaestra.chat.render import ChatRenderer, renderer_for, user
+from palaestra.chat import ChatRenderer, renderer_for, template_limits
+from palaestra.chat.render import user
 from palaestra.errors import EpisodeFailure
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.recipe import load

@@ -110,7 +110,7 @@ def skipped_without_packages() -> Iterator[None]:
     try:
         yield
     except MissingExtra as error:
-        skip_without(*(name for name in LEFT_OUT if f"`{name}`" in error.what))
+        skip_without(*(name for name in LEFT_OUT if f"`{name}`" in error.what.replace("-", "_")))
         raise
 
 

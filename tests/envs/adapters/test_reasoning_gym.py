@@ -32,10 +32,10 @@ from palaestra.envs.adapters.reasoning_gym import answers, items
 from palaestra.envs.adapters.reasoning_gym.world import ReasoningGym
 from palaestra.errors import ContractError, MissingExtra, RecipeError, UnknownName
 from palaestra.testing import check_environment
-from tests.extras import needs
+from tests.extras import skip_without
 from tests.messages import told
 
-pytestmark = needs("reasoning_gym")
+skip_without("reasoning_gym")
 PLAYER = "player"
 TASK = Task(env="reasoning_gym", seed=4)
 SLOW = {  # a tenth of a second and more for one item

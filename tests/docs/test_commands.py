@@ -123,7 +123,7 @@ def test_2_one_iteration(page: Page, words: list[str], tmp_path: Path, monkeypat
         chosen = [one for one in chosen if one not in SHORT]
     if load(files, overrides).settings.experience.name == "dataset":  # nothing is played in training
         chosen = [one for one in chosen if not one.startswith("rollout.")]
-    if any(file.endswith("-chat.yaml") for file in files):  # a pretrained model plays
+    if any(file == "chat" or file.endswith("-chat.yaml") for file in files):  # a pretrained model plays
         chosen = [*chosen, "rollout.group=2"]
     recipe = load(files, [*overrides, *chosen, f"run={tmp_path / 'run'}"])
     assert train(recipe.settings, recipe=recipe.to_json(), quiet=True)

@@ -4,7 +4,7 @@ refused. (4) Parts that cannot be made are refused. (5) `explain` makes no part
 that needs code of the user, says so, and makes it with `--trust`. (6) Strategies that need whole iterations are refused
 beside episodes that are played ahead. (7) Recipes of systems are refused in an environment, or with a context, a
 program or a policy, that they cannot work with. The same recipes without that pass. (8) An environment whose options
-rule out an ability lacks it.
+rule out an ability lacks it. (9) Every recipe of the project passes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from palaestra.commands import explain, plan, train
-from palaestra.errors import PalaestraError, RecipeError
+from palaestra.errors import MissingExtra, PalaestraError, RecipeError
 from palaestra.own_text import signatures_only
 from palaestra.recipe import load
 from palaestra.training.preflight import check_start
@@ -117,6 +117,9 @@ def test_6_strategies_ahead(folder: Path) -> None:
         checked(ROOMS, ahead, {"strategy": ["own.py:Mine"]})
 
 
+ROOT = Path(__file__).parents[2]
+SHIPPED = [path.parent.name for path in ROOT.glob("palaestra/systems/*/recipe.yaml")]
+SHIPPED += [str(path) for path in (ROOT / "recipes").rglob("*.yaml")]
 MISFITS = {
     "one act": (["comas", "environment=household"], "first act"),
     "one act, two answers": (["cory", "environment=twenty_questions"], "first act"),
@@ -157,3 +160,12 @@ def test_8_options_rule_out_an_ability(folder: Path) -> None:
     checked(*judged, {"environment": words})
     with told(RecipeError, "first act"):
         checked(*judged, {"environment": talk})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SHIPPED), ids=lambda name: name.removeprefix(f"{ROOT}/"))
+def test_9_every_recipe_passes(name: str) -> None:
+    try:
+        checked(name)
+    except MissingExtra as error:
+        pytest.skip(str(error))

@@ -26,7 +26,8 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
 
     Args:
         table: column outcome (rows,), equal on all rows of a trajectory. With the columns terminated and truncated
-            (rows,), a trajectory is unfinished if its last row has neither; it gets 0 if it has no outcome.
+            (rows,), a trajectory is unfinished if its last row has neither; it gets 0 if it has no outcome. So does one
+            that a limit has cut off.
         by: ("trajectory", "agent") puts the outcome on the last row of every agent, for estimators that treat each
             agent separately.
 
@@ -36,7 +37,7 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
     order, last = table.timeline(*by)
     ends = order[last]
     ends = ends[table.row_weight[ends] > 0]
-    result = table["outcome"][ends]
+    result = outcomes_of(table)[ends]
     unfinished = torch.zeros(len(ends), dtype=torch.bool)
     if "terminated" in table and "truncated" in table:
         unfinished = ~(table["terminated"] | table["truncated"])[ends]
@@ -56,8 +57,9 @@ def outcome(table: StepTable, *, by: Columns = ("trajectory",)) -> Float[Tensor,
 def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
     """Give the outcome `value` to trajectories that were cut off and have no outcome.
 
-    An environment gives the outcome at the end of an episode. If a limit of the rollout comes first, there is none, and
-    parts that read outcomes refuse such rows. Put this part before them. Rewards and values do not change.
+    An environment gives the outcome at the end of an episode. If a limit of the rollout comes first, there is none.
+    Rewards then read 0, a failure, and other parts refuse such rows. Put this part before them. Rewards and values do
+    not change.
 
     Args:
         table: columns outcome, truncated (rows,).
@@ -65,11 +67,21 @@ def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
 
     Returns: `outcome`, float32 (rows,).
     """
+    return {"outcome": outcomes_of(table, cut=value)}
+
+
+def outcomes_of(table: StepTable, *, cut: float = 0.0) -> Float[Tensor, " rows"]:
+    """The outcome of each row's trajectory; `cut` for one that was cut off before the environment had judged it.
+
+    Without the column `truncated`, nothing is known to be cut off.
+    """
+    if "truncated" not in table:
+        return table["outcome"]
     key = table.key("trajectory")
-    cut = torch.zeros(key.size, dtype=torch.bool)
-    cut[key.codes[table["truncated"] & (table.row_weight > 0)]] = True
-    missing = table["outcome"].isnan() & cut[key.codes]
-    return {"outcome": torch.where(missing, torch.as_tensor(value), table["outcome"])}
+    is_cut = torch.zeros(key.size, dtype=torch.bool)
+    is_cut[key.codes[table["truncated"] & (table.row_weight > 0)]] = True
+    missing = table["outcome"].isnan() & is_cut[key.codes]
+    return torch.where(missing, torch.as_tensor(cut), table["outcome"])
 
 
 @register("reward", "invalid_penalty", reads=("invalid?",), writes=("reward",), source="arXiv 2602.08847, public code")
@@ -128,7 +140,7 @@ def overlong(
     "reward",
     "role_mix",
     reads=(),
-    reads_if={"team=outcome": ("outcome",), "own=process": ("process",)},
+    reads_if={"team=outcome": ("outcome", "truncated?"), "own=process": ("process",)},
     writes=("reward",),
     source="arXiv 2508.03404",
 )
@@ -198,7 +210,7 @@ def _shares(table: StepTable, weight: float | dict[str, float]) -> Float[Tensor,
 
 
 def _outcomes(table: StepTable, counts: Tensor) -> Float[Tensor, " rows"]:
-    outcome = table["outcome"].double()
+    outcome = outcomes_of(table).double()
     lost = (counts & outcome.isnan()).nonzero()
     if len(lost):
         row = int(lost[0, 0])

@@ -186,8 +186,8 @@ class DynamicSampling:
         """
         numbers = {n: v for n, v in trajectory.info.items() if isinstance(v, bool | int | float)}
         numbers["return"] = sum(trajectory.returns.values())
-        if trajectory.outcome is not None:
-            numbers["outcome"] = trajectory.outcome
+        if trajectory.outcome is not None or trajectory.stop.cut:  # cut off by a limit: it has failed
+            numbers["outcome"] = trajectory.outcome or 0.0
         if self.metric not in numbers:
             raise UnknownName(
                 where=f"strategy: dynamic_sampling, metric: {self.metric}",

@@ -1,6 +1,7 @@
 """Rewards: (1) the outcome stands on the last row in time, whatever the order of rows; (2) padding gets nothing; (3) a
 trajectory without outcome is named; (4) a penalty needs no column when every action was readable; (5) `cut_outcome`
-fills outcomes of cut trajectories and touches nothing else.
+fills outcomes of cut trajectories and touches nothing else; (6) for rewards that read outcomes, a trajectory that a
+limit has cut off before the environment judged it has failed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from palaestra.algebra import total_return
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.rewards import cut_outcome, environment, invalid_penalty, outcome
+from palaestra.systems.multi_turn_guide import dense_normalized
+from palaestra.systems.ppr.renorm import renorm
 from tests.messages import told
 from tests.parts.tables import quick, tables
 
@@ -86,3 +89,14 @@ def test_cut_outcomes():  # rule 5
     assert cut_outcome(table, value=-1.0)["outcome"][:2].tolist() == [-1, -1]
     whole = table.replace(outcome=torch.ones(6))
     assert torch.equal(cut_outcome(whole)["outcome"], whole["outcome"])
+
+
+def test_cut_trajectories_have_failed() -> None:  # rule 6
+    table = game([1.0, 0.0], np.nan, terminated=[False, False], truncated=[False, True], process=[0.5, np.nan])
+    assert outcome(table).tolist() == [0, 0]
+    assert renorm(table).tolist() == renorm(table.replace(outcome=torch.zeros(2))).tolist()
+    assert dense_normalized(table, maximum=2).tolist() == [0.5, 0]
+    judged = table.replace(terminated=[False, True], truncated=[False, False])
+    for reward in (outcome, renorm):
+        with pytest.raises(InvalidData):
+            reward(judged)

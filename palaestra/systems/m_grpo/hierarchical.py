@@ -9,6 +9,7 @@ from torch import Tensor
 from palaestra.algebra import segment_sum
 from palaestra.data import Key, StepTable
 from palaestra.errors import InvalidData, MissingColumn
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import NonNegative, register
 from palaestra.systems.m_grpo.calls import Calls, calls_of
 
@@ -18,7 +19,7 @@ WHERE = "reward: hierarchical"
 @register(
     "reward",
     "hierarchical",
-    reads=("format", "outcome", "invocation?", "parent?"),
+    reads=("format", "outcome", "invocation?", "parent?", "truncated?"),
     reads_if={"sub_expert": ("expert?",)},
     writes=("reward",),
     source="arXiv 2511.13288, section 3",
@@ -67,7 +68,8 @@ def hierarchical(
 
 
 def _judged(table: StepTable, counts: Tensor) -> Float[Tensor, " rows"]:
-    missing = table["outcome"].isnan() & counts
+    outcome = outcomes_of(table)
+    missing = outcome.isnan() & counts
     if bool(missing.any()):
         row = int(missing.nonzero()[0])
         raise InvalidData(
@@ -75,7 +77,7 @@ def _judged(table: StepTable, counts: Tensor) -> Float[Tensor, " rows"]:
             what="it has no outcome, and the reward of its calls depends on it.",
             remedy="Let the environment give `success` or `score` in its last `info`.",
         )
-    return table["outcome"].nan_to_num().double()
+    return outcome.nan_to_num().double()
 
 
 def _format(table: StepTable, counts: Tensor) -> Float[Tensor, " rows"]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import PositiveInt, declared, declaring, register
 
 WHERE = "reward: dense_normalized"
@@ -39,7 +40,7 @@ def _fits(options: Mapping[str, Any], settings: Any, source: Any) -> None:
 @register(
     "reward",
     "dense_normalized",
-    reads=("outcome", "maximum?"),
+    reads=("outcome", "maximum?", "truncated?"),
     writes=("reward",),
     source="arXiv 2510.01132, public code",
 )
@@ -67,13 +68,12 @@ def dense_normalized(table: StepTable, *, maximum: PositiveInt | None = None, co
     """
     counts = table.row_weight > 0
     most = _most(table, counts, maximum)
-    outcome = table["outcome"].double()
+    outcome = outcomes_of(table).double()
     if bool(outcome[counts].isnan().any()):
         raise InvalidData(
             where=WHERE,
             what=f"{int(outcome[counts].isnan().sum())} of {int(counts.sum())} rows have no outcome.",
-            remedy="Give `success` in the environment's last `info`; put the reward `cut_outcome` before this one if "
-            "limits end episodes.",
+            remedy="Give `success` in the environment's last `info`.",
         )
     positive = ((table[column] > 0) & counts).double()
     key = table.key("trajectory")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Fraction, Positive, register
 
 
@@ -40,7 +41,7 @@ def renorm(
     Raises: MissingColumn, without scores or outcomes; InvalidData, for one of them outside its range, a step without a
         score, or a final step with one.
     """
-    score, outcome = table["process"].double() / maximum, table["outcome"].double()
+    score, outcome = table["process"].double() / maximum, outcomes_of(table).double()
     counts = table.row_weight > 0
     _refuse_out_of_range("process", score, counts & ~score.isnan(), maximum)
     _refuse_out_of_range("outcome", outcome, counts, 1.0)

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import NonNegative, PositiveInt, register
 
 
 @register(
     "reward",
     "dense_then_sparse",
-    reads=("progress", "outcome", "invalid?"),
+    reads=("progress", "outcome", "invalid?", "truncated?"),
     writes=("reward",),
     source="arXiv 2510.12693, public code",
 )
@@ -51,7 +52,7 @@ def dense_then_sparse(
     iteration.metrics["reward/dense"] = float(early)
     order, last = table.timeline("trajectory")
     ends = torch.zeros(len(table), dtype=torch.bool).index_copy_(0, order, last) & (table.row_weight > 0)
-    outcome = table["outcome"].double()
+    outcome = outcomes_of(table).double()
     if not bool(outcome[ends].isfinite().all()):
         raise InvalidData(
             where="reward: dense_then_sparse",

@@ -5,7 +5,7 @@
 
 (1) `contract`: the server keeps the contract of engines, with adapters and with whole weights. The check of memory is
 left out, since vLLM frees it on GPUs alone. (2) `run`: `models/smollm2-words.yaml` learns by adapters as it does in one
-process. (3) `kill`: a server that is killed in the middle of a run and started again costs no iteration, and one line
+process. (3) `kill`: a server that is killed in the middle of a run and started again costs no iteration, and a line
 says so.
 """
 
@@ -138,10 +138,10 @@ def check_kill(server: Server, place: Path) -> str:
         seconds = server.start()
         lines = finished(run, place / "killed").metrics.read()
     said = [line for line in (place / "killed.log").read_text().splitlines() if "waiting for" in line]
-    if len(lines) < 5 or len(said) != 1:
+    if len(lines) < 5 or not said:  # a busy machine may be waited for at other times, too
         raise Failed(f"there are {len(lines)} lines of metrics, and the run said {said}.")
     return (
-        f"killed after 2 of 5 iterations and back after {seconds:.0f} s; the run went on, and said: {said[0].strip()}"
+        f"killed after 2 of 5 iterations and back after {seconds:.0f} s; the run went on, and said: {said[-1].strip()}"
     )
 
 

@@ -183,11 +183,12 @@ class _Answer:
                     await _send_whole(send, await self._gateway.backends.world(key).act(asked))
                     return
                 form: Form
-                logprobs, streams = asked.logprobs not in (None, False), asked.sampled.stream
+                streams = asked.sampled.stream
                 if self._path == CHAT:
-                    form = ChatForm(_name(asked, backend), logprobs=logprobs, usage=_usage(asked))
+                    form = ChatForm(_name(asked, backend), logprobs=asked.logprobs, usage=_usage(asked))
                     events = backend.chat(asked)
                 else:
+                    logprobs = asked.logprobs is not None  # 0 asks for those of the tokens that are drawn
                     form = CompletionForm(_name(asked, backend), logprobs=logprobs, usage=_usage(asked))
                     events = backend.complete(asked)
                 async with contextlib.aclosing(events):  # type: ignore[type-var]

@@ -10,6 +10,7 @@ select it.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import socket
@@ -22,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tokenizers import processors
 
 from tests.extras import absent, needs
 
@@ -254,19 +256,12 @@ def test_values_that_ask_for_nothing(address: str, keys: dict[str, Any]) -> None
 
 
 def test_special_tokens_of_a_completion(policy: Any) -> None:
-    class Beginning:
-        """The policy's tokenizer, with a special token at the beginning of a text."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(policy.tokenizer, name)
-
-        def __len__(self) -> int:
-            return len(policy.tokenizer)
-
-        def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
-            return {"input_ids": [0] * add_special_tokens + policy.tokenizer(text)["input_ids"]}
-
-    with serving(said(policy, "hello", tokenizer=Beginning())) as address:
+    tokenizer = copy.deepcopy(policy.tokenizer)
+    first = tokenizer.convert_ids_to_tokens(0)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=[first, "$A"], special_tokens=[(first, 0)]
+    )
+    with serving(said(policy, "hello", tokenizer=tokenizer)) as address:
         ask = lambda **keys: httpx.post(f"{address}/v1/completions", json={"prompt": "a", **keys}).json()  # noqa: E731
         counts = [ask(**keys)["usage"]["prompt_tokens"] for keys in ({}, {"add_special_tokens": False})]
     assert counts == [2, 1]

@@ -511,10 +511,11 @@ class ChatRenderer:
         form, parts = self.thoughts, apart(message)
         if parts is not None and self.as_written(parts.thought.strip()) not in reply:
             reply = self.as_written(f"{form.opening}{parts.thought}{form.closing}") + reply.lstrip()
-        if reply.startswith(head := self._quoting.own(begun)):
+        tags = self.as_written(form.opening), self.as_written(form.closing)
+        is_empty = parts is None and not form.shows_empty and reply.lstrip().startswith(tags[0].strip())
+        if reply.startswith(head := self._quoting.own(begun)) and not (is_empty and not begun):
             reply = reply.removeprefix(head)
         else:
-            tags = self.as_written(form.opening), self.as_written(form.closing)
             reply = continued(reply, tags, is_open=bool(LEFT_OPEN.search(begun)), has_thought=parts is not None)
         end = self.end_in(reply)
         ids = self.ids(reply if end is None else reply[: end[1]])

@@ -186,6 +186,7 @@ with parallel.joined(recipe.settings) as ranks:
         print(error.what)
 """
 PLAIN: dict[str, Any] = {"environment": "echo", "policies": {"main": {"policy": "language"}}}
+NETWORK: dict[str, Any] = {"environment": "rooms", "policies": {"main": {"policy": "network"}}}
 
 
 @pytest.mark.slow
@@ -195,15 +196,15 @@ def test_4_other_weights_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("base", "override", "words"),
     [
-        ("training.max_staleness=1", "training.max_staleness: 1"),
-        ("rollout.runner=vector", "rollout.runner: vector"),
-        ("rollout.runner=windows", "rollout.runner: windows"),
+        (PLAIN, "training.max_staleness=1", "training.max_staleness: 1"),
+        (NETWORK, "rollout.runner=vector", "rollout.runner: vector"),
+        (PLAIN, "rollout.runner=windows", "rollout.runner: windows"),
     ],
 )
-def test_5_what_one_must_do_alone(override: str, words: str) -> None:
-    recipe = load([PLAIN], [override])
+def test_5_what_one_must_do_alone(base: dict[str, Any], override: str, words: str) -> None:
+    recipe = load([base], [override])
     with pytest.raises(RecipeError, match=words):
         parallel.refuse_alone(recipe.settings)
 

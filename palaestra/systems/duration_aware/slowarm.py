@@ -74,6 +74,7 @@ class SlowArm(KeepsState[State]):
         _refuse_unequal(durations, scores)
         self._durations, self._scores, self._crash, self._rounds = durations, scores, crash, rounds
         self._params = {"durations": list(durations), "scores": list(scores), "crash": crash, "rounds": rounds}
+        self.one_act = rounds == 1
         self.actions = WORDS[: len(durations)]
         self.action_count = len(self.actions)
 

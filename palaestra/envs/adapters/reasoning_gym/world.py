@@ -105,7 +105,7 @@ class ReasoningGym(KeepsState[State]):
         if levels is not None:
             self._params["levels"] = list(levels)
         self._attempts, self._tags, self._spaced, self._choices = attempts, tags, spaced, choices
-        self._noise = noise
+        self._noise, self.one_act = noise, attempts == 1
         kinds = self._kinds(self._params)
         for kind in kinds:
             check(kind)

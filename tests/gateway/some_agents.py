@@ -224,9 +224,9 @@ def sends_a_book(prompt: str, base_url: str) -> str:
     """Sends messages that no context holds, at once or after a first reply, unless the task is fine."""
     when, _, kind = prompt.partition(" ")
     large = {
-        "book": [{"role": "user", "content": "words " * 2_500_000}],
-        "crowd": [{"role": "user", "content": "x"}] * 100_000,
-        "spaces": [{"role": "user", "content": " " * 3_000_000}],
+        "book": [{"role": "user", "content": "words " * 500_000}],
+        "crowd": [{"role": "user", "content": "x"}] * 40_000,
+        "spaces": [{"role": "user", "content": " " * 2_500_000}],
     }
     if when != "first":
         ask_once(prompt, base_url)

@@ -6,7 +6,6 @@ given back; (5) an episode whose agent sends one ends as one that fills its cont
 
 from __future__ import annotations
 
-import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from palaestra.chat.lengths import Encoder
-from tests.extras import absent, needs
+from tests.extras import absent, needs, some
 
 pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
 if not absent(*pytestmark.args):
@@ -112,20 +111,21 @@ def test_3_while_it_is_tokenized(policy: Any, monkeypatch: pytest.MonkeyPatch, p
     def slow(self: Any, text: str, **options: Any) -> Any:
         if len(text) > MB:
             begun.set()
-            order.append("begun" if go_on.wait(300) else "late")
+            order.append("begun" if go_on.wait(60) else "late")
         return encode(self, text, **options)
 
     monkeypatch.setattr(Encoder, "encode", slow)
     model = model_of(policy, Scripted(policy, lambda read: "well"))
     text = "x" * (MB + 1)
     monkeypatch.setattr(Encoder, "longest", 1000)  # as if one token could have so many characters
+    monkeypatch.setitem(vars(policy.renderer.encoder), "longest", 1000)
     with serving(model) as address, ThreadPoolExecutor(1) as pool:
         large = {
             key: [{"role": "user", "content": text}] if path == CHAT else text,
             "metadata": {"note": "x" * 14 * MB},
         }
         waits = pool.submit(asked, address, large, path)
-        assert begun.wait(300)
+        assert begun.wait(60)
         assert httpx.get(f"{address}/health", timeout=300).json()["running"] == 1
         order.append("health")
         assert asked(address, {"messages": HELLO}).json()["choices"][0]["message"]["content"] == "well"
@@ -149,18 +149,12 @@ def test_4_memory_is_given_back(policy: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert came.wait(300)
 
 
-def test_5_in_episodes(policy: Any) -> None:
+@pytest.mark.parametrize("kind", some(("book", "crowd", "spaces"), fast=1))
+def test_5_in_episodes(policy: Any, kind: str) -> None:
     policy.engine = Scripted(policy, lambda read: "well")
-    texts = [f"{place} {kind}" for kind in ("book", "crowd", "spaces") for place in ("first", "later")]
-    large, fine = texts, ["fine"]
-    *ended, other = played(setup_of(policy, "sends_a_book"), [*large, *fine])
-    assert other.outcome == 1 and not fault(other)
-    for trajectory, text in zip(ended, texts, strict=True):
-        if text.startswith("later"):
-            assert (
-                trajectory.stop is StopReason.CONTEXT_OVERFLOW and not fault(trajectory) and len(trajectory.steps) == 1
-            )
-        else:
-            assert "The messages have more" in fault(trajectory), "it has nothing to learn from"
-    careful = played(setup_of(policy, "sends_a_book", seconds=60.0), list(itertools.repeat("careful book", 2)))
-    assert all(one.info["said"] == ["context_length_exceeded"] for one in careful)
+    texts = [f"first {kind}", f"later {kind}", f"careful {kind}", "fine"]
+    first, later, careful, fine = played(setup_of(policy, "sends_a_book"), texts)
+    assert "The messages have more" in fault(first), "it has nothing to learn from"
+    assert later.stop is StopReason.CONTEXT_OVERFLOW and not fault(later) and len(later.steps) == 1
+    assert careful.info["said"] == ["context_length_exceeded"]
+    assert fine.outcome == 1 and not fault(fine)

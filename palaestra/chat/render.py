@@ -504,9 +504,8 @@ class ChatRenderer:
         Args:
             begun: the thought, open or empty, with which the prompt ends. None: as the template begins it.
         """
-        asked = self.written([user("x")], tools=tools)
         whole = self.written([user("x"), message], tools=tools, variables={"add_generation_prompt": False})
-        begin, usually = self.opened(asked)
+        begin, usually = self.opened(self.written([user("x")], tools=tools))
         reply, begun = whole[begin:], usually if begun is None else begun
         form, parts = self.thoughts, apart(message)
         if parts is not None and self.as_written(parts.thought.strip()) not in reply:

@@ -178,6 +178,8 @@ def test_4_demonstrations_have_words_and_calls(made, tmp_path, template):
     if policy.renderer.support.calls:
         reply = {**REPLY, "tool_calls": [{**CALL, "function": {"name": "stock", "arguments": {"item": "M3"}}}]}
         whole = policy.tokenizer.apply_chat_template([ASKED, reply], tools=[TOOL], tokenize=False)
+        if template == "qwen3":  # it leaves an empty thought out of earlier replies, so demonstrations have none
+            whole = whole.replace("<think>\n\n</think>\n\n", "")
         assert whole.startswith(policy.renderer.said(episode.sequence(AGENT, 0)[:-1]))  # all but the end of the reply
 
 

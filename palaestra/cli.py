@@ -398,7 +398,7 @@ def _own_fault(error: Exception) -> str | None:
     It comes from a user's file if no frame of this package is deeper in the traceback than the last frame of that file,
     or if a function of that file does not take the arguments of the call.
     """
-    newest = list(sys.modules.items())[::-1]
+    newest = list(sys.modules.copy().items())[::-1]
     loaded = [(name, file, module) for name, module in newest if (file := _file_of(module))]
     folders = {os.path.dirname(file) for name, file, _ in loaded if name.startswith(OWN_MODULE)}
     beside = [each for each in loaded if os.path.dirname(each[1]) in folders]

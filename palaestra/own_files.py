@@ -55,14 +55,14 @@ def _namesakes(folder: str) -> list[str]:
     if not others:
         return []
     # Modules with dotted names are found through their packages, not through the folder.
-    loaded = {name: _file_of(module) for name, module in list(sys.modules.items()) if "." not in name}
+    loaded = {name: _file_of(module) for name, module in sys.modules.copy().items() if "." not in name}
     beside = {name for name, file in loaded.items() if os.path.dirname(file) in others} - _FILES.keys()
     return [name for name in beside if os.path.exists(os.path.join(folder, f"{name}.py"))]
 
 
 def neighbors(file: str) -> list[str]:
     """The imported files in the folder of a user's file, sorted, without that file."""
-    loaded = {_file_of(module) for name, module in list(sys.modules.items()) if name not in _FILES}
+    loaded = {_file_of(module) for name, module in sys.modules.copy().items() if name not in _FILES}
     return sorted(other for other in loaded if other != file and os.path.dirname(other) == os.path.dirname(file))
 
 

@@ -5,7 +5,7 @@ Needs: pip install 'pydantic-ai-slim[openai]'
 
 import ssl
 
-import httpx
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -20,8 +20,9 @@ EXAMPLE = [
 
 
 async def solve(prompt, base_url, api_key, model):
-    """The answer to a task."""
-    async with httpx.AsyncClient(verify=TRUSTED, timeout=300) as client:
-        served = OpenAIChatModel(model, provider=OpenAIProvider(base_url=base_url, api_key=api_key, http_client=client))
+    """The answer to a task. The client ends with it, since connections belong to one event loop."""
+    own = DefaultAsyncHttpxClient(verify=TRUSTED, timeout=300)
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=own) as client:
+        served = OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client))
         run = await AGENT.run(prompt, model=served, message_history=EXAMPLE)
     return run.output

@@ -1,10 +1,12 @@
 """Agents of other libraries play unmodified: (1) pydantic-ai calls a tool and answers; (2) smolagents writes code, and
-(3) calls tools. What is recorded is id for id what the model has read.
+(3) calls tools. What is recorded is id for id what the model has read. (4) The agent of the recipe, whose function is
+`async`, plays one episode after the other, and uses nothing that pydantic-ai gives up.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ if not absent(*pytestmark.args):
     from tests.gateway.test_outside_agent import Questions
 
 AGENTS = Path(__file__).with_name("framework_agents.py")
+RECIPES = Path(__file__).parents[2] / "recipes" / "models"
 CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 
 
@@ -43,7 +46,7 @@ def rollout(policy: Any, agent: str, say: Any) -> Any:
         make_environment=Questions,
         source=Questions(),
         roles={"player": Role(policy=policy, context=FullHistory())},
-        program=functools.partial(outside_agent, agent=f"{AGENTS}:{agent}"),
+        program=functools.partial(outside_agent, agent=agent if ":" in agent else f"{AGENTS}:{agent}"),
     )
     play = Play(task=Task(env="questions", seed=0, params={"text": "2 + 3?"}), group="g", sample=0, seed=0)
     (trajectory,) = EpisodeRunner(setup, RolloutSettings(response_tokens=400)).collect([play])
@@ -81,3 +84,12 @@ def test_smolagents_tools(policy: Any) -> None:  # rule 3
 
     trajectory = rollout(policy, "smol_tool_agent", say)
     assert trajectory.info["said"] == ["5"] and len(trajectory.steps) == 2
+
+
+def test_the_agent_of_the_recipe(policy: Any) -> None:  # rule 4
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            trajectory = rollout(policy, f"{RECIPES / 'words_pydantic_ai.py'}:solve", lambda read: "5")
+            assert trajectory.info["said"] == ["5"] and len(trajectory.steps) == 1
+    assert not [one.message for one in noted if one.category.__module__.startswith("pydantic_ai")]

@@ -3,13 +3,14 @@ folder, and their objects go to and fro, those in info as JSON values; (2) an ex
 its episode alone; (3) so does an answer or an action that cannot be sent, or that cannot be read on the other side, and
 nothing hangs; (4) modules of files have one name in all processes, and one object for one file; (5) training works;
 (6) what makes no environment in another process is refused; (7) methods may be coroutines; (8) no time limit counts
-what the file imports.
+what the file imports; (9) other threads, and objects that end meanwhile, may import modules while files are loaded.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import pickle
 import subprocess
 import sys
@@ -275,3 +276,33 @@ def test_8_imports_belong_to_the_start(own: Path) -> None:
     (own / "own world.py").write_text("import time\ntime.sleep(1.0)\n" + OWN)
     played = run({}, echo, count=4, step_seconds=0.5, **WORKERS)
     assert all(t.outcome == 1.0 for t in played), [t.error for t in played]
+
+
+class ImportsAtItsEnd:
+    """Garbage that only the collector finds, and that leaves more of its kind."""
+
+    left = 100
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        sys.modules[f"late_{ImportsAtItsEnd.left}"] = sys
+        ImportsAtItsEnd.left -= 1
+        if ImportsAtItsEnd.left:
+            ImportsAtItsEnd()
+
+
+def test_9_modules_that_come_meanwhile(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, often = set(sys.modules), gc.get_threshold()
+    monkeypatch.setattr(own_files, "_FILES", {"other": str(own / "elsewhere" / "file.py")})
+    try:
+        gc.set_threshold(100)
+        ImportsAtItsEnd()
+        assert own_files.neighbors(str(own / "file.py")) == []
+        assert own_files._namesakes(str(own)) == []
+    finally:
+        gc.set_threshold(*often)
+        gc.collect()
+        for name in sys.modules.keys() - before:
+            del sys.modules[name]

@@ -9,6 +9,7 @@ additions apply (`adding`). For generation and for files, each adapter also has 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import importlib
 import json
@@ -24,13 +25,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest
+from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest, out_of_memory
 from palaestra.models.own_head import language_part
 from palaestra.models.pretrained import refuse_endless
 from palaestra.models.quantized import dequantized, without_notices
-from palaestra.models.weight_files import open_weights
+from palaestra.models.weight_files import open_weights, reason
 
 FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, beside the model that it is merged into
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+# Entries of adapter_config.json: those that say what the additions are, and those that no longer matter after training.
+READ = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "target_modules",
+        "exclude_modules", "layers_to_transform", "layers_pattern"}  # fmt: skip
+UNREAD = {"peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path", "revision",
+          "inference_mode", "lora_dropout", "init_lora_weights", "eva_config"}  # fmt: skip
+BEGINNINGS = (True, False, "gaussian", "orthogonal", "eva")  # other ones change the weights of the base
+FITTING = "Give a folder that `palaestra export` or peft's `save_pretrained` wrote for an adapter on this model."
 
 
 @functools.cache
@@ -119,25 +128,96 @@ def outside_language(model: nn.Module) -> list[str] | None:
 def load_adapter(model: nn.Module, folder: str) -> Any:
     """Load an adapter that peft or `palaestra export` wrote, on a model whose weights it shares.
 
-    Raises: CheckpointError, if the folder holds no adapter that fits the model; MissingExtra, without peft.
+    Raises: CheckpointError, if the folder holds no adapter that fits the model, if it lacks weights or has others, if
+        it was trained on another model, or if it has more than plain low-rank additions; MissingExtra, without peft.
     """
-    place = _place_of(folder)
+    place, where = _place_of(folder), f"policy: adapter, {folder}"
+    said = _described(place, where)
+    _refuse_other_base(said["base_model_name_or_path"], model, where)
+    options = {name: said[name] for name in READ if name in said} | {"init_lora_weights": True}
+    peft = package()
+    try:
+        config = peft.LoraConfig(**options, task_type="CAUSAL_LM")
+        with _quiet():
+            # Without memory for what the config asks for, until the files turn out to have it.
+            adapter = peft.get_peft_model(sharing(model), config, low_cpu_mem_usage=True)
+            loaded = adapter.load_adapter(str(place), "default", is_trainable=True, low_cpu_mem_usage=True)
+    except Exception as error:  # peft, torch and safetensors have several, and some check nothing first
+        if out_of_memory(error):
+            raise
+        what = f"it does not fit the model: {reason(error)}."
+        raise CheckpointError(where=where, what=what, remedy=FITTING) from error
+    for names, what in (
+        (loaded.missing_keys, "its files lack {} of the adapter's weights, such as `{}`."),
+        (
+            loaded.unexpected_keys,
+            "{} of its weights have no place in the model or in its adapter_config.json, such as `{}`.",
+        ),
+    ):
+        if names:
+            raise CheckpointError(where=where, what=what.format(len(names), sorted(names)[0]), remedy=FITTING)
+    _refuse_shared(model, adapter)
+    parts = additions_of(adapter).values()
+    numbers = (number for a, b, scaling in parts for number in (a.weight, b.weight, torch.tensor(scaling)))
+    if not all(number.isfinite().all() for number in numbers):
+        raise CheckpointError(where=where, what="some of its numbers are infinite or no numbers.", remedy=FITTING)
+    return adapter.eval()
+
+
+def _described(place: Path, where: str) -> dict[str, Any]:
+    """The adapter_config.json of a folder, with the base None if it names none.
+
+    Raises: CheckpointError, if it needs more than plain low-rank additions, or its weights are not there.
+    """
     refuse_endless(str(place))
     try:
-        with _quiet():
-            found = package().PeftModel.from_pretrained(
-                sharing(model), place, is_trainable=True, trust_remote_code=False
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it does not fit the model: {first}") from error
-    kind = found.peft_config[found.active_adapter].peft_type
-    if kind != "LORA":
+        said = dict(json.loads((place / "adapter_config.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(
-            where=f"policy: adapter, {folder}", what=f"it is of kind {kind}, and only LORA can be read."
+            where=where, what=f"its adapter_config.json cannot be read: {error}.", remedy=FITTING
+        ) from error
+    kind = said.get("peft_type")
+    if kind != "LORA":
+        raise CheckpointError(where=where, what=f"it is of kind {kind}, and only LORA can be read.")
+    plain = {field.name: field.default for field in dataclasses.fields(package().LoraConfig)}
+    beginning = said.get("init_lora_weights", True)
+    other = [
+        name for name, value in said.items() if name not in READ | UNREAD and value and value != plain.get(name)
+    ] + ["init_lora_weights"] * (beginning not in BEGINNINGS)
+    if other:
+        raise CheckpointError(
+            where=where,
+            what=f"its adapter_config.json sets `{other[0]}` to {str(said[other[0]])[:40]!r}, and only plain low-rank "
+            "additions to linear layers are read.",
+            remedy="Use plain LoRA: no DoRA, no biases, no further trained modules or embeddings, and no start that "
+            "changes the weights of the base.",
         )
-    _refuse_shared(model, found)
-    return found.eval()
+    if not any((place / name).is_file() for name in WEIGHTS):
+        what = f"its weights are not there: it has neither {' nor '.join(WEIGHTS)}."
+        raise CheckpointError(where=where, what=what, remedy=FITTING)
+    return {"base_model_name_or_path": None, **said}
+
+
+def _refuse_other_base(trained_on: Any, model: Any, where: str) -> None:
+    """Refuse an adapter whose files name another base than this model. A model that has no name fits any.
+
+    Raises: CheckpointError.
+    """
+    given = str(model.name_or_path)
+    if trained_on and given and _last(str(trained_on)) != _last(given):
+        raise CheckpointError(
+            where=where,
+            what=f"it was trained on the model `{trained_on}`, and this one is `{given}`.",
+            remedy="Give the base that model. If they have the same weights, set `base_model_name_or_path` in "
+            "adapter_config.json to null.",
+        )
+
+
+def _last(name: str) -> str:
+    """A model's name without its owner and the folders above it, also in the cache of the Hugging Face hub."""
+    parts = Path(name).resolve().parts
+    kept = [part for part in parts if part.startswith("models--")]
+    return (kept or parts)[-1].rpartition("--")[2].lower()
 
 
 def save_adapter(adapter: Any, folder: Path) -> None:

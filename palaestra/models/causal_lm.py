@@ -20,7 +20,7 @@ from transformers import (
 from palaestra.errors import CheckpointError, InvalidData, PalaestraError, out_of_memory
 from palaestra.models.pretrained import config_of, located, missing_weights, refuse_outside, refuse_own_code
 from palaestra.models.quantized import held_kind, hold, loading_options
-from palaestra.models.weight_files import without_progress_bars
+from palaestra.models.weight_files import reason, without_progress_bars
 
 
 def make_causal_lm(
@@ -125,10 +125,10 @@ def load_causal_lm(
         if out_of_memory(error):
             raise
         refuse_own_code(place, error)
-        first = str(error).strip().partition("\n")[0]
+        first = reason(error)
         if "ignore_mismatched_sizes" in first:
             first = "its weights have other shapes than its config.json says"
-        what = f"`{place}` is not a causal language model: {first.rstrip('.')}."
+        what = f"`{place}` is not a causal language model: {first}."
         remedy = "Give a folder that `save_pretrained` or `palaestra export` wrote."
         what, remedy = missing_weights(place) or (what, remedy)
         raise CheckpointError(where=where, what=what, remedy=remedy) from error

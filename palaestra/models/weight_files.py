@@ -7,6 +7,7 @@ gets the mode of an ordinary new file here.
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,15 @@ def without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def reason(error: Exception) -> str:
+    """Why weights could not be read, in one line: what transformers, peft, torch or safetensors said."""
+    if isinstance(error, pickle.UnpicklingError):  # torch explains how to run the code in the file
+        return "its file is damaged, or holds more than weights"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    sizes = (line for line in lines if line.startswith("size mismatch"))
+    return next(sizes, lines[1] if lines[0].endswith(":") and lines[1:] else lines[0]).rstrip(".")
 
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:

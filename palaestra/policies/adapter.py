@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from palaestra.data import RunSetup, derive
@@ -33,10 +32,10 @@ from palaestra.models.sizes import PolicySize
 from palaestra.policies.agreement import must_compare, refuse_disagreement
 from palaestra.policies.language_sampler import LanguageSampler
 from palaestra.policies.language_trainer import (
-    VALUE_HEAD,
     AdapterModule,
     LanguageModule,
     LanguageTrainer,
+    load_value_head,
     refuse_spread_pictures,
     save_language,
 )
@@ -131,8 +130,8 @@ class AdapterPolicy(LanguageSampler, LanguageTrainer):
         if value_head:
             width = base.model.config.get_text_config().hidden_size
             value = ValueHead(width, widths=value_layers, seed=seed).to(setup.device)
-            if model is not None and (Path(model) / VALUE_HEAD).exists():
-                value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
+            if model is not None:
+                load_value_head(value, model)
         self.base, self.value_layers, self.trainable = of, value_layers, True
         self._stand_on(base, name)
         self._hold(adapter, value, critic_gradient)

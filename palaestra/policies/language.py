@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from safetensors.torch import load_file
 
 from palaestra.data import RunSetup, derive
 from palaestra.errors import RecipeError
@@ -34,8 +33,8 @@ from palaestra.policies.adapter import Adaptable, AdapterPolicy, LoraSettings
 from palaestra.policies.agreement import must_compare, refuse_disagreement
 from palaestra.policies.language_trainer import (
     CHUNK_LOGITS,
-    VALUE_HEAD,
     LanguageModule,
+    load_value_head,
     refuse_spread_pictures,
     save_language,
 )
@@ -139,8 +138,8 @@ class LanguagePolicy(Adaptable):
         self._seed = derive(setup.seed, name) % 2**31
         self._base: LanguageModule | None = None
         self._whole: Any = None
-        if model is not None and value is not None and (Path(model) / VALUE_HEAD).exists():
-            value.load_state_dict(load_file(Path(model) / VALUE_HEAD))
+        if model is not None and value is not None:
+            load_value_head(value, model)
 
     @property
     def model(self) -> Any:  # type: ignore[override]

@@ -4,12 +4,16 @@ as they are; (4) two adapters that change places change what they do; (5) one en
 and its numbers are the trainer's, whoever else is in the batch; (6) a clone has an adapter of its own on the same base;
 (7) what is saved is one model for everybody, and an adapter for peft and for this policy; (8) the global random state
 is left alone, and what does not fit is refused; (9) they are trained through one module, which a call hands its
-adapter, also from several threads at once, and without one it is the base; no call changes a `requires_grad`.
+adapter, also from several threads at once, and without one it is the base; no call changes a `requires_grad`; (10) a
+folder that lacks weights of the adapter, or has others, that was trained on another model, or that asks for more than
+plain low-rank additions, is refused before memory is taken for what it asks, and so is a value head that does not fit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palaestra.data import RunSetup
@@ -284,6 +289,10 @@ def test_8_more_than_low_rank(run_setup: RunSetup, tmp_path: Path) -> None:
     base = run_setup.policies["base"]
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", use_dora=True)
     peft.get_peft_model(sharing(base.model), config).save_pretrained(tmp_path)
+    with told(CheckpointError, "use_dora"):
+        AdapterPolicy("one", run_setup, of="base", model=str(tmp_path))
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "embed_tokens"], task_type="CAUSAL_LM")
+    peft.get_peft_model(sharing(base.model), config).save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="no low-rank additions"):
         AdapterPolicy("one", run_setup, of="base", model=str(tmp_path))
 
@@ -298,3 +307,102 @@ def test_8_shared_weights(run_setup: RunSetup) -> None:
     with pytest.raises(RecipeError, match="several places"):
         AdapterPolicy("a", run_setup, of="base")
     AdapterPolicy("a", run_setup, of="base", targets=("q_proj", "lm_head"))
+
+
+@pytest.fixture
+def saved(run_setup: RunSetup, tmp_path: Path) -> Path:
+    """The folder of an adapter with a value head."""
+    stirred(AdapterPolicy("one", run_setup, of="base", value_head=True)).save(str(tmp_path / "one"))
+    return tmp_path / "one"
+
+
+FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+ELSEWHERE = FIRST.replace("layers.0", "layers.77")
+
+
+def rewritten(folder: Path, change: Any) -> None:
+    file = folder / "adapter" / "adapter_model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda weights: weights.pop(FIRST), "lack"),
+        (lambda weights: weights.clear(), "lack"),
+        (lambda weights: weights.update({ELSEWHERE: weights[FIRST].clone()}), "77"),
+        (lambda weights: weights.update({FIRST: weights[FIRST][:4].clone()}), "size mismatch"),
+        (lambda weights: weights[FIRST].fill_(float("nan")), "infinite"),
+    ],
+)
+def test_10_other_weights(run_setup: RunSetup, saved: Path, change: Any, word: str) -> None:
+    rewritten(saved, change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with told(CheckpointError, word):
+            AdapterPolicy("one", run_setup, of="base", model=str(saved))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"r": 2**16}, "65536"),
+        ({"target_modules": ["q_proj"]}, "no place"),
+        ({"lora_alpha": float("inf")}, "infinite"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"init_lora_weights": "pissa"}, "pissa"),
+        ({"layer_replication": [[0, 2]] * 10**6}, "layer_replication"),
+        ({"megatron_config": {"a": 1}, "megatron_core": "antigravity"}, "megatron"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"an_option_of_later": True}, "an_option_of_later"),
+    ],
+)
+def test_10_other_descriptions(run_setup: RunSetup, saved: Path, changes: dict[str, Any], word: str) -> None:
+    file = saved / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with told(CheckpointError, word):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved))
+
+
+def test_10_another_base(run_setup: RunSetup, saved: Path) -> None:
+    base = run_setup.policies["base"]
+    file = saved / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "somebody/base"}))
+    AdapterPolicy("one", run_setup, of="base", model=str(saved))  # the base has no name
+    for name in ("base", "/hub/models--somebody--base/snapshots/abc", "/hub/models--somebody--Base/snapshots/abc"):
+        base.model.name_or_path = name
+        AdapterPolicy("one", run_setup, of="base", model=str(saved))
+    base.model.name_or_path = "somebody/base-instruct"
+    with told(CheckpointError, "somebody/base"):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved))
+
+
+def test_10_files_of_weights(run_setup: RunSetup, saved: Path) -> None:
+    file = saved / "adapter" / "adapter_model.safetensors"
+    file.write_bytes(b"xx")
+    with told(CheckpointError, "header"):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved))
+    file.rename(file.with_suffix(".bin"))
+    with told(CheckpointError, "damaged"):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved))
+    file.with_suffix(".bin").unlink()
+    with told(CheckpointError, "adapter_model.bin"):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved))
+
+
+def test_10_a_value_head(run_setup: RunSetup, saved: Path) -> None:
+    with told(CheckpointError, "value_layers"):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved), value_head=True, value_layers=(8,))
+    with told(CheckpointError, "value_layers"):
+        LanguagePolicy("one", RunSetup(seed=2), model=str(saved), value_head=True, value_layers=(8,))
+    (saved / "value_head.safetensors").write_bytes(b"xx")
+    with told(CheckpointError, "header"):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved), value_head=True)
+
+
+def test_10_the_random_state_stays(run_setup: RunSetup, saved: Path) -> None:
+    state = torch.random.get_rng_state()
+    AdapterPolicy("one", run_setup, of="base", model=str(saved))
+    assert torch.equal(torch.random.get_rng_state(), state)

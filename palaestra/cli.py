@@ -235,10 +235,12 @@ def serve(
     max_tokens: Annotated[int, typer.Option(help="Of a reply whose request names no limit.", min=1)] = 1024,
     max_seconds: Annotated[float, typer.Option(help="Of one request.", min=0.1)] = 600.0,
     max_body: Annotated[int, typer.Option(help="Bytes of one request.", min=1)] = 16 * 2**20,
+    max_bodies: Annotated[int, typer.Option(help="Bytes of all requests at once; others wait.", min=1)] = 256 * 2**20,
     trust: Trust = False,
 ) -> None:
     """Serve a policy by OpenAI's protocol: chats with streams and tools, and completions."""
     limits = {"running": max_sessions, "waiting": max_waiting, "seconds": max_seconds, "body_bytes": max_body}
+    limits["held_bytes"] = max_bodies
     _command(
         "serve", model=model, host=host, port=port, policy=policy, checkpoint=checkpoint, base=base, name=name,
         device=device, dtype=dtype, memory=memory, max_length=max_length, max_tokens=max_tokens, limits=limits,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import secrets
@@ -170,6 +171,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     options = {name: value for name, _, value in (word.partition("=") for word in given.options)}
     server = EngineServer(given.folder, device=given.device, options=options)
+    gc.freeze()  # as in `palaestra.serving.asgi`
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(listen(server, listening, secret))
 

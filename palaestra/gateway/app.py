@@ -24,7 +24,8 @@ from palaestra.gateway.other_apis import no_address
 from palaestra.gateway.replies import Delta, Reply
 from palaestra.gateway.requests import MOST_CHOICES, chat_body, completion_body
 from palaestra.serving.asgi import NONE, Receive, Send, send_bytes
-from palaestra.serving.rules import KIB, Refusal, json_of
+from palaestra.serving.bodies import LARGE, Apart, json_of
+from palaestra.serving.rules import Refusal
 
 
 class World(Protocol):
@@ -101,7 +102,6 @@ HEALTH, MODELS, MODEL = "/health", "/v1/models", "/v1/models/{name:path}"
 CHAT, COMPLETIONS, ACT = "/v1/chat/completions", "/v1/completions", "/act"
 ADDRESSES = {HEALTH: "GET", MODELS: "GET", MODEL: "GET", CHAT: "POST", COMPLETIONS: "POST", ACT: "POST"}
 
-LARGE = 256 * KIB  # bytes of a body that a thread of its own reads
 SOON_S = 1.0
 
 
@@ -110,7 +110,7 @@ class _Gateway:
 
     def __init__(self, backends: Backends, limits: ServerLimits) -> None:
         self.backends, self.limits = backends, limits
-        self.places = Places(limits)
+        self.places, self.apart = Places(limits), Apart()
         self._giving_back: asyncio.TimerHandle | None = None
 
     def give_back_soon(self) -> None:
@@ -175,10 +175,7 @@ class _Answer:
         clock = asyncio.timeout(seconds)
         try:
             async with clock, self._gateway.places.place():
-                if len(content) > LARGE:  # others are answered meanwhile
-                    asked = await asyncio.to_thread(_asked, self._path, backend, content)
-                else:
-                    asked = _asked(self._path, backend, content)
+                asked = await self._gateway.apart.read(content, _asked, self._path, backend)
                 if self._path == ACT:
                     await _send_whole(send, await self._gateway.backends.world(key).act(asked))
                     return

@@ -18,11 +18,11 @@ from palaestra.gateway.loops import LoopThread
 from palaestra.gateway.server import rules_of
 from palaestra.serving.addresses import LOOPBACK, address_of, bound
 from palaestra.serving.asgi import begin, uvicorn_server
-from palaestra.serving.rules import Refusal
+from palaestra.serving.rules import MIB, Refusal
 
 IDLE_S = 5.0  # without an episode for so long, the server ends
 TICK_S = 0.2
-LIMITS = ServerLimits(running=4096, waiting=4096, seconds=3600.0)
+LIMITS = ServerLimits(running=4096, waiting=4096, held_bytes=4096 * MIB, seconds=3600.0)
 
 
 class Gate(Backends):

@@ -18,12 +18,14 @@ class ServerLimits:
 
     Attributes:
         running: most requests that are answered at once. waiting: most that wait for that.
-        body_bytes: most bytes of a request. seconds: most time of a request, the waiting included.
+        body_bytes: most bytes of a request. held_bytes: of all requests together, until they are answered.
+        seconds: most time of a request, the waiting included.
     """
 
     running: int = 256
     waiting: int = 1024
     body_bytes: int = 16 * MIB
+    held_bytes: int = 256 * MIB
     seconds: float = 600.0
 
     def of_connections(self) -> Limits:
@@ -34,6 +36,7 @@ class ServerLimits:
         return Limits(
             connections=2 * (self.running + self.waiting) + SPARE,
             body_bytes=self.body_bytes,
+            held_bytes=self.held_bytes,
             body_s=min(self.seconds, BODY_S),
         )
 

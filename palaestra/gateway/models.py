@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from palaestra.serving.rules import Refusal
 PIECE = 2
 Read = TypeVar("Read")
 SEEDS = 2**62
+HALF = re.compile("[\ud800-\udfff]")  # of a character
 USUAL_MOST, USUAL_COMPLETION = 1024, 16  # tokens of a message, and of a completion, whose request names no limit
 
 
@@ -303,6 +305,8 @@ def _prompt(given: Any, model: ServedModel, encoder: Encoder, *, special: bool) 
     """The ids of a text, or of a list of ids."""
     size, ids = len(model.tokenizer), given
     if isinstance(given, str):
+        if HALF.search(given):
+            raise Refusal("the prompt has half of a character (a lone surrogate).", param="prompt")
         ids = encoder.encode(given, special=special).ids
     elif isinstance(given, list):
         model.most(len(given), None)  # too many are refused before each is checked

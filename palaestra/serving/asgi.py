@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import signal
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 
 import h11
 
+from palaestra.serving.bodies import Room
 from palaestra.serving.rules import NOT_AWAITED, Limits, Refusal, Rules, crowded, headers_of, large_body, slow
 from palaestra.serving.streams import LINGER_BYTES, LINGER_S, answer_bytes
 
@@ -30,24 +32,28 @@ class Guarded:
     """An application that gets only the requests that fit the rules, each with its whole body."""
 
     def __init__(self, app: Any, rules: Rules) -> None:
-        self._app, self._rules = app, rules
+        self._app, self._rules, self._room = app, rules, Room(rules.limits)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Check a request and pass it on. Called by uvicorn."""
         if scope["type"] != "http":
             return
-        limits = self._rules.limits
+        headers = headers_of(scope["headers"])
         try:
-            self._rules.check(scope["path"], scope["query_string"].decode("latin-1"), headers_of(scope["headers"]))
-            body = await _body(receive, limits)
+            self._rules.check(scope["path"], scope["query_string"].decode("latin-1"), headers)
+            async with self._room.holding(headers) as keep:
+                body = await _body(receive, self._rules.limits)
+                keep(len(body))
+                await self._pass_on(body, scope, receive, send)
         except Refusal as refusal:
             with contextlib.suppress(_Left, OSError):
                 if refusal.status not in NOT_AWAITED:
                     await _linger(receive)
                 await send_json(send, refusal.body, refusal.status, {**refusal.headers, "connection": "close"})
-            return
         except _Left:
             return
+
+    async def _pass_on(self, body: bytes, scope: Any, receive: Receive, send: Send) -> None:
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def rest() -> dict[str, Any]:
@@ -77,7 +83,7 @@ async def _body(receive: Receive, limits: Limits) -> bytes:
 
 
 async def _linger(receive: Receive) -> None:
-    """Read a small rest of the body, so that the client has sent it all and reads why it was refused."""
+    """Read the rest of the body, if it comes soon: then the client has sent it all and reads why it was refused."""
     size = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):
@@ -190,6 +196,7 @@ def serve_until_signal(app: Any, rules: Rules, listening: socket.socket, *, read
         ready: called when the server answers.
     """
     server = uvicorn_server(app, rules)
+    gc.freeze()  # else the collector visits all objects of torch and others while a body with many values is read
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -70,6 +69,7 @@ class Limits:
         connections: most that are open at once. More get status 503. At most half the files that the process may open.
         head_bytes: most bytes of the first line and the headers. head_s: seconds until they have arrived.
         body_bytes: most bytes of the body. body_s: seconds until it has arrived.
+        held_bytes: most bytes of all bodies that are held at once, or twice `body_bytes`, if that is more.
         idle_s: seconds that a connection stays open without a request.
     """
 
@@ -78,6 +78,7 @@ class Limits:
     head_s: float = 20.0
     body_bytes: int = 16 * MIB
     body_s: float = BODY_S
+    held_bytes: int = 256 * MIB
     idle_s: int = 75
 
     @property
@@ -198,13 +199,18 @@ def crowded(most: int) -> Refusal:
     )
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"JSON has no number {name}")
+def full(most: int) -> Refusal:
+    """The refusal of a body for which there is no room."""
+    return Refusal(
+        f"the bodies of the requests that the server holds have {most // MIB} MiB together, which is the most. "
+        "Ask again later.",
+        status=429,
+        code="too_many_bytes",
+        kind="rate_limit_error",
+        wait=1,
+    )
 
 
-def json_of(body: bytes) -> Any:
-    """The JSON value of a body. Raises: Refusal."""
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(f"the body is no JSON: {error}.", code="invalid_json") from None
+def many_values(most: int, what: str) -> Refusal:
+    """The refusal of a body with too many values."""
+    return Refusal(f"the body has more than {most} {what}.", status=413, code="request_too_large")

@@ -15,13 +15,13 @@ from typing import Any
 import h11
 
 from palaestra.serving.addresses import BACKLOG
+from palaestra.serving.bodies import Apart, Room, json_of
 from palaestra.serving.rules import (
     NOT_AWAITED,
     Refusal,
     Rules,
     crowded,
     headers_of,
-    json_of,
     large_body,
     large_head,
     slow,
@@ -29,7 +29,7 @@ from palaestra.serving.rules import (
 
 NONE: Mapping[str, str] = MappingProxyType({})
 PIECE = 2**16  # bytes that are read at once
-LINGER_BYTES, LINGER_S = 2**20, 1.0  # of a body that is read although the request is refused
+LINGER_BYTES, LINGER_S = 2**24, 1.0  # of a body that is read although the request is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Streams:
         self._answer, self.rules = answer, rules
         self._most = rules.limits.most_connections
         self._writers: set[asyncio.StreamWriter] = set()
+        self._room, self._apart = Room(rules.limits), Apart()
 
     async def start(self, listening: socket.socket) -> asyncio.Server:
         """Serve on a socket of `palaestra.serving.addresses.bound`."""
@@ -115,16 +116,17 @@ class Streams:
         target = head.target.decode("latin-1")
         path, _, query = target.partition("?")
         self.rules.check(path, query, headers)
-        if connection.they_are_waiting_for_100_continue:
-            writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-        try:
-            async with asyncio.timeout(limits.body_s):
-                body = await self._body(connection, reader)
-        except TimeoutError:
-            raise slow("body", limits.body_s) from None
-        except h11.RemoteProtocolError as error:
-            raise self._malformed(error) from None
-        content = json_of(body or b"{}")
+        async with self._room.holding(headers):
+            if connection.they_are_waiting_for_100_continue:
+                writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+            try:
+                async with asyncio.timeout(limits.body_s):
+                    body = await self._body(connection, reader)
+            except TimeoutError:
+                raise slow("body", limits.body_s) from None
+            except h11.RemoteProtocolError as error:
+                raise self._malformed(error) from None
+            content = await self._apart.read(body or b"{}", json_of)
         if not isinstance(content, dict):
             raise Refusal("the body is no JSON object.", code="invalid_json")
         return Asked(head.method.decode("latin-1"), target, headers, content)
@@ -157,7 +159,7 @@ async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any
 
 
 async def _linger(reader: asyncio.StreamReader) -> None:
-    """Read a small rest of the request, so that the client has sent it all and reads why it was refused."""
+    """Read the rest of the request, if it comes soon: then the client has sent it all and reads why it was refused."""
     size = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):

@@ -220,6 +220,9 @@ def test_half_a_surrogate_is_answered(address: str) -> None:
     content = b'{"messages": [{"role": "user", "content": "a\\ud800b"}]}'
     answer = httpx.post(f"{address}/v1/chat/completions", content=content)
     assert answer.status_code in (200, 400) and answer.json()
+    for prompt in ('"\\ud800"', '["a", "b\\udfff"]'):
+        answer = httpx.post(f"{address}/v1/completions", content=f'{{"prompt": {prompt}}}')
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "prompt"
 
 
 UNFOLLOWED = [

@@ -1,12 +1,15 @@
 """Large bodies: (1) one that no context holds is refused by its bytes, and its JSON is not read; (2) one with too many
 characters, messages or tools is refused before it is validated; thoughts of earlier replies do not count; (3) while a
 large prompt is tokenized, `/health` answers, and replies to others begin and end; (4) the memory of large bodies is
-given back; (5) an episode whose agent sends one ends as one that fills its context, and others go on.
+given back; (5) an episode whose agent sends one ends as one that fills its context, and others go on; (6) the bodies of
+requests that are not answered yet have a limit together: others wait, and get 429 in the end; small ones and `/health`
+are answered.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ if not absent(*pytestmark.args):
 
     from palaestra.data import StopReason
     from palaestra.gateway import app, requests
+    from palaestra.gateway import limits as server_limits
+    from palaestra.gateway.limits import ServerLimits
     from palaestra.gateway.sizes import ESCAPED, SPARE, Sizes
     from palaestra.serving.rules import Refusal
     from tests.chat.conversations import policy_of
@@ -147,6 +152,25 @@ def test_4_memory_is_given_back(policy: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert not came.wait(0.5), "a small body leaves nothing"
         asked(address, {"messages": [{"role": "user", "content": "x" * 2 * MB}]})
         assert came.wait(300)
+
+
+def test_6_together(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_limits, "BODY_S", 0.5)
+    engine = Scripted(policy, lambda read: "again" if "again" in read else "well")
+    engine.gate = threading.Event()
+    large = {"messages": HELLO, "user": "x" * 900_000}
+    limits = ServerLimits(body_bytes=MB, held_bytes=2 * MB)
+    with serving(model_of(policy, engine), limits=limits) as address, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(asked, address, large)
+        while not engine.requests:
+            time.sleep(0.01)
+        refusal = asked(address, large)
+        assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
+        assert refusal.json()["error"]["code"] == "too_many_bytes"
+        assert httpx.get(f"{address}/health", timeout=300).json()["running"] == 1
+        small = pool.submit(asked, address, {"messages": HELLO})
+        engine.gate.set()
+        assert first.result().status_code == small.result().status_code == asked(address, large).status_code == 200
 
 
 @pytest.mark.parametrize("kind", some(("book", "crowd", "spaces"), fast=1))

@@ -1,7 +1,7 @@
 """Every server: (1) only this machine reaches it; (2) the secret, compared in constant time, and told to nobody;
-(3) bodies and headers that are too large; (4) requests that never end, and connections without one; (5) what is no
-HTTP; (6) hosts and web pages of other names; (7) paths that lead outside; (8) many connections; (9) clients that leave;
-(10) the page on security has the limits of the code.
+(3) bodies and headers that are too large, alone or together; (4) requests that never end, and connections without one;
+(5) what is no HTTP; (6) hosts and web pages of other names; (7) paths that lead outside; (8) many connections; (9)
+clients that leave; (10) the page on security has the limits of the code.
 After each attack the server answers as before, keeps no connection, no file and no thread, and has logged no fault.
 """
 
@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import psutil
 import pytest
 
 from palaestra.errors import PalaestraError
-from palaestra.serving import rules
+from palaestra.serving import bodies, rules
 from palaestra.serving.addresses import LOOPBACK, bound, secret_in
 from tests.extras import absent, needs
 
@@ -33,7 +34,7 @@ if not absent(*pytestmark.args):
     from palaestra.gateway.limits import ServerLimits
     from tests.serving.subjects import SECRET, SUBJECTS, Place
 
-SHORT = {"head_s": 0.6, "body_s": 0.8, "idle_s": 1, "body_bytes": 5000, "connections": 300}
+SHORT = {"head_s": 0.6, "body_s": 0.8, "idle_s": 1, "body_bytes": 5000, "held_bytes": 10_000, "connections": 300}
 HEAD_S, BODY_S, BODY_BYTES = 0.6, 0.8, 5000
 FEW = 20  # connections
 PROCESS = psutil.Process()
@@ -201,6 +202,25 @@ def test_3_large_bodies(place: Place) -> None:
     assert status(said(place, head, *[chunk] * 20, b"0\r\n\r\n")) in (413, 0)
     endless = said(place, head, *[chunk * 100] * 60)
     assert status(endless) in (413, 0)
+
+
+@servers()
+def test_3_large_bodies_together(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "LARGE", 1000)
+    give, held = bodies.Room._give, [0]
+
+    def noting(room: bodies.Room, size: int) -> None:
+        give(room, size)
+        held.append(room._held)
+
+    monkeypatch.setattr(bodies.Room, "_give", noting)
+    begun = message(place, body=b"{", Content_Length=str(BODY_BYTES))
+    with ThreadPoolExecutor(FEW) as pool:
+        silent = [pool.submit(said, place, begun) for _ in range(FEW)]
+        assert asked(place) == 200, "it answers small requests while large bodies wait for others"
+        statuses = {status(one.result()) for one in silent}
+    assert statuses <= {408, 429} and 408 in statuses
+    assert BODY_BYTES <= max(held) <= 2 * BODY_BYTES
 
 
 @servers()
@@ -379,6 +399,11 @@ def test_10_the_page_has_the_limits() -> None:
         "requests that wait (429)": (gateway.waiting, beside.waiting),
         "seconds of a request (504)": (gateway.seconds, beside.seconds),
         "bytes of the body (413)": (gateway.body_bytes // rules.MIB, beside.body_bytes // rules.MIB),
+        "bytes of all bodies (429)": (
+            gateway.held_bytes // rules.MIB,
+            beside.held_bytes // rules.MIB,
+            plain.held_bytes // rules.MIB,
+        ),
     }
     for name, numbers in rows.items():
         (line,) = [line for line in page.splitlines() if line.startswith(f"| {name} |")]

@@ -13,7 +13,8 @@ from typing import Any
 
 from palaestra.serving.addresses import LOOPBACK, address_of, bound
 from palaestra.serving.asgi import Receive, Send, begin, send_json, uvicorn_server
-from palaestra.serving.rules import Limits, Refusal, Rules, json_of
+from palaestra.serving.bodies import Apart, json_of
+from palaestra.serving.rules import Limits, Refusal, Rules
 
 MODEL = "policy"
 SESSION = "X-Session-ID"  # verifiers sends the id of the trace under this name
@@ -37,7 +38,7 @@ class Endpoint:
         self._asked = asked
         self._server: Any = None
         self._serving: asyncio.Future[None] | None = None
-        self._started = asyncio.Lock()
+        self._started, self._apart = asyncio.Lock(), Apart()
         self.url = ""
         self.headers = {TOKEN: secrets.token_urlsafe(24)}
 
@@ -66,7 +67,7 @@ class Endpoint:
         try:
             if (scope["method"], scope["path"]) != ("POST", PATH):
                 raise Refusal("there is no such address.", status=404)
-            body = json_of((await receive())["body"])
+            body = await self._apart.read((await receive())["body"], json_of)
             session = dict(scope["headers"]).get(SESSION.lower().encode(), b"").decode("latin-1")
             await send_json(send, _completion(await self._message(session, body)))
         except Refusal as refusal:

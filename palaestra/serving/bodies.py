@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]  # written in Python
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, TypeVar
@@ -26,9 +27,8 @@ Waiting = deque[tuple[int, asyncio.Future[None]]]
 def json_of(body: bytes) -> Any:
     """The JSON value of a body. Raises: Refusal, if it is none, or has too many values."""
     kind = json.JSONDecoder if len(body) <= LARGE or _is_quick(body) else _Counting
-    options = {"parse_constant": _refuse_constant, "parse_int": _integer, "parse_float": _float}
     try:
-        return json.loads(body, cls=kind, **options)
+        return json.loads(body, cls=kind, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"the body is no JSON: {error}.", code="invalid_json") from None
 
@@ -109,7 +109,7 @@ class Apart:
             return read(*arguments, body)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "palaestra bodies")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments, body)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(read, *arguments, body))
 
 
 class Room:

@@ -24,7 +24,7 @@ CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.
 NOT_ALONE := recipe_runs machine arrivals credit_probe reading exported self_play spikes transfer worlds two_trees gpu
 BENCHMARKS := $(filter-out $(NOT_ALONE:%=benchmarks/%.py),$(wildcard benchmarks/*.py))
 
-.PHONY: help install develop quickstart model test smoke test-all test-newest test-gpu test-vllm attack pins lint format docs bench audit sbom release clean
+.PHONY: help install develop quickstart model test smoke test-all test-newest test-gpu test-vllm test-agents attack pins lint format docs bench audit sbom release clean
 
 help:
 	@echo "install     the package into $(VENV)            quickstart  train a language policy, with success before and after"
@@ -35,6 +35,7 @@ help:
 	@echo "model       a pretrained model for the examples     pins        short runs whose every number is pinned"
 	@echo "test-newest the fast tests in $(NEWEST) with the newest version of each package; torch keeps its version"
 	@echo "test-vllm   with a real vLLM on the CPU: what engines must keep, a run, and a kill of the server in its middle"
+	@echo "test-agents agents of ten libraries, such as LangChain, play through the gateway with a model on this machine"
 	@echo "test-gpu    on a CUDA device: its tests, then tokens/s and MFU of generation, updates and training"
 	@echo "bench       the benchmarks that need no arguments, one after another"
 	@echo "audit       known vulnerabilities of the pinned packages, from the network"
@@ -115,6 +116,15 @@ $(VLLM)/.installed: tests/real/install_vllm.py
 
 test-vllm: model $(VLLM)/.installed
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/real/vllm.py $(VLLM)/bin/vllm
+
+# Agents of other libraries, in two environments of their own, which take 2 GB and are installed once. Needs the network.
+AGENTS ?= .venv-agents
+$(AGENTS)/.installed: tests/real/agents.py $(DEV)
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/real/agents.py install $(AGENTS)
+	touch $@
+
+test-agents: model $(AGENTS)/.installed
+	PYTHONPATH=$(CURDIR) $(BIN)/python tests/real/agents.py run $(AGENTS)
 
 # Every promise of docs/reliability.md, tried often. `KILLS=200 MESSAGES=10000` tries more, `SEED=…` the same again.
 KILLS ?= 40

@@ -60,6 +60,11 @@ def described(error: BaseException) -> str:
         return f"{type(error).__name__}, whose message cannot be read"
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether a package written in Rust, such as tokenizers, has met a fault of its own. It is no `Exception`."""
+    return (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, as Python, PyTorch on a CPU or a GPU, and the system say it.
 

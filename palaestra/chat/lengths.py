@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokenizers import Encoding, Tokenizer
+
+from palaestra.data.interaction import Observation
+from palaestra.errors import EpisodeFailure, is_panic
 
 SHORT = 10_000  # characters
 HEAD = 16  # characters for each token of the context
@@ -53,12 +56,18 @@ class Encoder:
         Args:
             special: add the tokens that the tokenizer puts around texts.
 
-        Raises: ContextFull, for a text that has certainly more ids than `limit`.
+        Raises: ContextFull, for a text that has certainly more ids than `limit`; EpisodeFailure, if the tokenizer
+            fails.
         """
-        self._refuse_long(text)
-        if len(text) <= SHORT:
-            return self._tokenizer.encode(text, add_special_tokens=special)
-        return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]  # other threads work meanwhile
+        try:
+            self._refuse_long(text)
+            if len(text) <= SHORT:
+                return self._tokenizer.encode(text, add_special_tokens=special)
+            return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]  # other threads work meanwhile
+        except BaseException as error:
+            if is_panic(error):
+                raise _failure(error) from error
+            raise
 
     def _refuse_long(self, text: str) -> None:
         if self.limit is None or len(text) <= self.limit:
@@ -71,6 +80,33 @@ class Encoder:
             [counted] = self._tokenizer.encode_batch_fast([head], add_special_tokens=False)
             if len(counted.ids) > 2 * self.limit:
                 raise ContextFull(len(text))
+
+
+def decoded(tokenizer: Any, ids: Iterable[int], *, special: bool) -> str:
+    """The text of ids, with special tokens or without them. Raises: EpisodeFailure, if the tokenizer fails."""
+    try:
+        return str(tokenizer.decode([int(i) for i in ids], skip_special_tokens=not special))
+    except BaseException as error:
+        if is_panic(error):
+            raise _failure(error) from error
+        raise
+
+
+def _failure(error: BaseException) -> EpisodeFailure:
+    what = f"the tokenizer fails on this text: {str(error)[:200].rstrip('.')}."
+    remedy = "Correct the parts of its tokenizer.json, such as a regular expression."
+    return EpisodeFailure(boundary="engine", where="tokenizer", what=what, remedy=remedy)
+
+
+def letters_of(observation: Observation) -> int:
+    """How many characters of an observation are tokenized, about. The texts of its messages count, and its own without
+    messages."""
+    if not observation.messages:
+        return len(observation.text or "") + len(observation.instruction or "")
+    contents = (message.get("content") for message in observation.messages)
+    parts = (part for content in contents for part in (content if isinstance(content, list) else [content]))
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def remembered(function: Callable[[str], Result]) -> Callable[[str], Result]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.chat.lengths import remembered
+from palaestra.chat.lengths import decoded, remembered
 from palaestra.chat.messages import fit_replies
 from palaestra.chat.places import PLACE, in_parts, placed
 from palaestra.chat.quoting import Quoting
@@ -574,7 +574,7 @@ class ChatRenderer:
 
     def said(self, ids: np.ndarray) -> str:
         """The text of sampled ids with the special tokens inside it."""
-        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
+        return decoded(self._tokenizer, ids, special=True)
 
 
 def user(text: str) -> dict[str, Any]:

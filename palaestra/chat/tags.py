@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.chat.lengths import Encoder, remembered
+from palaestra.chat.lengths import Encoder, decoded, remembered
 from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.template_tools import call_in_words
 from palaestra.data import Observation, ToolCall
@@ -96,8 +96,7 @@ class TagRenderer:
         return self.action("\n".join(filter(None, [said, *map(call_in_words, calls)])))
 
     def text(self, ids: np.ndarray, *, tools: Tools = (), prompt: np.ndarray | None = None) -> str:
-        kept = [int(i) for i in ids if i != self._end]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=True)).strip()
+        return decoded(self._tokenizer, (i for i in ids if i != self._end), special=False).strip()
 
     def calls(self, reply: str, tools: Tools) -> Parsed:
         return calls_of(reply, tools)

@@ -22,7 +22,7 @@ from palaestra.chat.messages import Message
 from palaestra.data import Observation, derive
 from palaestra.data.interaction import FinishReason
 from palaestra.data.protocols import Engine, Request
-from palaestra.errors import PalaestraError
+from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.faults import failed, too_long
 from palaestra.gateway.loops import LoopThread, across
@@ -148,7 +148,7 @@ class ServedModels(Backend):
     async def _read(self, model: ServedModel, given: Any, read: Callable[[], Read]) -> Read:
         """Make prompts. A thread makes large ones, one after the other, so that replies go on meanwhile.
 
-        Raises: Refusal, if they have too many characters for the context.
+        Raises: Refusal, if they have too many characters for the context, or if the tokenizer fails.
         """
         try:
             if is_larger(given, SHORT):
@@ -156,6 +156,8 @@ class ServedModels(Backend):
             return read()
         except ContextFull:
             raise too_long(None, None, model.context) from None
+        except EpisodeFailure as error:
+            raise failed(error.what) from error
 
     def _named(self, name: str | None) -> ServedModel:
         if name is None and len(self._models) == 1:

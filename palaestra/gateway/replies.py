@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from palaestra.chat import Renderer
+from palaestra.chat.lengths import decoded
 from palaestra.chat.thoughts import LEFT_OPEN, TAGS
 from palaestra.data import ToolCall
 from palaestra.data.interaction import FinishReason
@@ -95,7 +96,7 @@ class Reading:
 
     def decode(self, ids: np.ndarray, *, special: bool = True) -> str:
         """The text of ids, with special tokens or without them."""
-        return str(self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=not special))
+        return decoded(self.tokenizer, ids, special=special)
 
     def stopped(self, ids: np.ndarray, *, new: int) -> int | None:
         """How many ids a text of `stops` leaves: those up to the one that completes it. None: it does not occur.

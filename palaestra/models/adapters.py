@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest, out_of_memory
 from palaestra.models.own_head import language_part
-from palaestra.models.pretrained import refuse_endless
+from palaestra.models.pretrained import fault_apart, refuse_endless
 from palaestra.models.quantized import dequantized, without_notices
 from palaestra.models.weight_files import open_weights, reason
 
@@ -39,6 +39,17 @@ READ = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_i
 UNREAD = {"peft_type", "peft_version", "task_type", "auto_mapping", "base_model_name_or_path", "revision",
           "inference_mode", "lora_dropout", "init_lora_weights", "eva_config"}  # fmt: skip
 BEGINNINGS = (True, False, "gaussian", "orthogonal", "eva")  # other ones change the weights of the base
+# Compares regular expressions with names as peft does.
+TRIAL = """
+import json, re, sys
+
+patterns, names = json.load(sys.stdin)
+for pattern in patterns:
+    for name in names:
+        re.fullmatch(pattern, name)
+        re.match(rf"(.*\\.)?({pattern})$", name)
+        re.match(rf"(?:^|.*?\\.){pattern}\\.(?P<idx>\\d+)\\.", name)
+"""
 FITTING = "Give a folder that `palaestra export` or peft's `save_pretrained` wrote for an adapter on this model."
 
 
@@ -134,6 +145,7 @@ def load_adapter(model: nn.Module, folder: str) -> Any:
     place, where = _place_of(folder), f"policy: adapter, {folder}"
     said = _described(place, where)
     _refuse_other_base(said["base_model_name_or_path"], model, where)
+    _refuse_slow_patterns(said, [name for name, _ in model.named_modules()], where)
     options = {name: said[name] for name in READ if name in said} | {"init_lora_weights": True}
     peft = package()
     try:
@@ -213,6 +225,22 @@ def _refuse_other_base(trained_on: Any, model: Any, where: str) -> None:
         )
 
 
+def _refuse_slow_patterns(said: Mapping[str, Any], layers: Sequence[str], where: str) -> None:
+    """Refuse regular expressions of an adapter_config.json that take too long to compare with the names of the layers.
+
+    Raises: CheckpointError.
+    """
+    values = (said.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern"))
+    patterns = [*(said.get("rank_pattern") or ()), *(said.get("alpha_pattern") or ())]
+    for value in values:
+        patterns += value if isinstance(value, list) else [value]
+    slow = [pattern for pattern in patterns if isinstance(pattern, str) and set(pattern) & set("*+{")]
+    fault = fault_apart(TRIAL, [slow, list(layers)]) if slow else ""
+    if fault:
+        what = f"a pattern in its adapter_config.json cannot be compared with the names of layers: {fault.rstrip('.')}."
+        raise CheckpointError(where=where, what=what, remedy="Name the layers, or use a simpler pattern.")
+
+
 def _last(name: str) -> str:
     """A model's name without its owner and the folders above it, also in the cache of the Hugging Face hub."""
     parts = Path(name).resolve().parts
@@ -233,6 +261,7 @@ def rank_and_targets(folder: str) -> tuple[int, list[str] | None]:
     Raises: CheckpointError, if the folder holds no adapter.
     """
     place = _place_of(folder)
+    refuse_endless(str(place))
     try:
         config = json.loads((place / "adapter_config.json").read_text(encoding="utf-8"))
         rank, targets = int(config["r"]), config["target_modules"]

@@ -34,11 +34,12 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # sha256 of the file
 DOWNLOAD = "For a model of the Hugging Face hub, run first: hf download"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # what transformers loads; in parts, each with `.index.json`
-# Files that describe a model. What is larger, or nested more deeply, is not read.
+# Files that describe a model. What is larger, has more entries or is nested more deeply is not read.
 DESCRIPTIONS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
                 "preprocessor_config.json", "processor_config.json", "adapter_config.json",
                 "chat_template.jinja")  # fmt: skip
-LARGEST_FILE, DEEPEST = 2**24, 32  # bytes; nested lists and mappings
+LARGEST_FILE, MOST_ENTRIES, DEEPEST = 2**23, 2**17, 32  # bytes; commas and brackets; nested lists and mappings
+LARGEST_INDEX = 2**26  # bytes of an index of weights
 # Numbers in a description by which transformers makes layers and tables, each with the most that is tried. The largest
 # known models have about 130 layers, 400 experts in each, and 10 million positions.
 COUNTS = (
@@ -50,6 +51,7 @@ COUNTS = (
 )
 AT_LEAST_ONE = ("num_hidden_layers", "max_position_embeddings")
 ANOTHER = "Correct the file, or give a folder that `save_pretrained` or `palaestra export` wrote."
+PATIENCE_S = 20.0  # for a process that tries something
 PLACE = "PALAESTRA_MODELS"  # the environment variable that names the folder of models
 
 
@@ -147,8 +149,11 @@ def refuse_endless(place: str) -> None:
             raise _endless(file, f"it has {file.stat().st_size} bytes, and at most {LARGEST_FILE} are read")
         if file.suffix != ".json":
             continue
+        content = file.read_bytes()
+        if sum(content.count(sign) for sign in (b",", b"{", b"[")) > MOST_ENTRIES:
+            raise _endless(file, f"it has more than {MOST_ENTRIES} entries")
         try:
-            said = json.loads(file.read_text(encoding="utf-8"))
+            said = json.loads(content.decode())
         except RecursionError as error:
             raise _endless(file, f"its values are nested more than {DEEPEST} deep") from error
         except ValueError:  # whoever needs the file says what is wrong with it
@@ -189,6 +194,21 @@ def _endless(file: Path, what: str) -> CheckpointError:
     return CheckpointError(where=str(file), what=f"{what}.", remedy=ANOTHER)
 
 
+def fault_apart(code: str, given: Any) -> str:
+    """What is wrong with Python code that runs in a process of its own, in a few words; "": nothing.
+
+    Args:
+        code: gets `given` as JSON from its standard input. What it prints is not read.
+    """
+    command = [sys.executable, "-I", "-c", code]
+    try:
+        done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        return f"it takes more than {PATIENCE_S:g} s"
+    lines = done.stderr.strip().splitlines() or [f"its process ended with status {done.returncode}"]
+    return lines[-1][:200] if done.returncode else ""
+
+
 def missing_weights(place: str) -> tuple[str, str] | None:
     """What is missing of a model's weights, and what to do about it; None: nothing is missing.
 
@@ -223,7 +243,9 @@ def _file_of(place: str, name: str) -> Path | None:
 
 
 def _parts_of(index: Path) -> list[str]:
-    """The files of weights that an index names; none, if it cannot be read."""
+    """The files of weights that an index names; none, if it cannot be read. Raises: CheckpointError, if it is large."""
+    if index.stat().st_size > LARGEST_INDEX:
+        raise _endless(index, f"it has {index.stat().st_size} bytes, and at most {LARGEST_INDEX} are read")
     try:
         return sorted({*map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -12,14 +12,30 @@ import regex
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from palaestra.errors import CheckpointError, InvalidData
-from palaestra.models.pretrained import refuse_endless, refuse_own_code
+from palaestra.errors import CheckpointError, InvalidData, is_panic
+from palaestra.models.pretrained import ANOTHER, fault_apart, refuse_endless, refuse_own_code
 
 PAD = "<|pad|>"
 OBSERVATION = "<|observation|>"
 ACTION = "<|action|>"
 END = "<|end|>"
 LONGER = 64  # times as long as it was, the most that a tokenizer may make a text before or after it reads it
+# A group that is repeated, or a reference to a group: such a pattern may take for ever.
+REPEATED = regex.compile(r"\)[*+{]|\\[1-9k]")
+# Splits texts of growing length, made of the letters of a pattern.
+TRIAL = """
+import itertools, json, sys
+from tokenizers import Regex, pre_tokenizers
+
+for pattern in json.load(sys.stdin):
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    letters = list(dict.fromkeys("a0 .\\n" + "".join(filter(str.isalnum, pattern))))[:12]
+    words = [*letters, *map("".join, itertools.permutations(letters, 2))]
+    for count in (64, 2048):
+        for word in words:
+            split.pre_tokenize_str(word * count + "\\0")
+            split.pre_tokenize_str(word + word[-1] * count + "\\0")
+"""
 SPECIAL = (PAD, OBSERVATION, ACTION, END)
 
 # Special tokens and the 256 bytes, so that every text can be encoded.
@@ -89,6 +105,53 @@ def _growth(said: Any) -> float:
     return math.prod(map(_growth, said.values()))
 
 
+def _patterns(said: Any) -> list[str]:
+    """The regular expressions in a part of `tokenizers`, by its JSON value."""
+    if isinstance(said, list):
+        return [pattern for value in said for pattern in _patterns(value)]
+    if not isinstance(said, dict):
+        return []
+    here = said.get("Regex")
+    return [here] if isinstance(here, str) else _patterns(list(said.values()))
+
+
+def _refuse_parts(tokenizer: Any, folder: str | Path) -> None:
+    """Refuse a tokenizer with parts that make a text much longer, that panic, or whose time has no end.
+
+    Raises: CheckpointError.
+    """
+    where = f"load_tokenizer({str(folder)!r})"
+    encoder = getattr(tokenizer, "backend_tokenizer", None)
+    if encoder is None:
+        return
+    parts = (encoder.normalizer, encoder.pre_tokenizer, encoder.decoder)
+    said = [None if part is None else json.loads(part.__getstate__()) for part in parts]
+    for part in (said[0], said[2]):
+        growth = _growth(part)
+        if growth > LONGER:
+            raise CheckpointError(
+                where=where,
+                what=f"its tokenizer.json makes a text up to {growth:g} times as long, and at most {LONGER} is read.",
+                remedy="Take the replacements out of its `normalizer` and `decoder`.",
+            )
+    slow = [pattern for pattern in _patterns(said) if REPEATED.search(pattern)]
+    fault = fault_apart(TRIAL, slow) if slow else ""
+    if fault:
+        raise CheckpointError(
+            where=where,
+            what=f"a regular expression in its tokenizer.json fails on short texts: {fault.rstrip('.')}.",
+            remedy="Use a pattern in which no repeated group can match the same text in several ways.",
+        )
+    try:
+        tokenizer.decode(tokenizer.encode("A text, of 2 lines\n"))
+    except BaseException as error:
+        if is_panic(error):
+            what = f"its tokenizer fails on a short text: {error}."
+            raise CheckpointError(where=where, what=what, remedy=ANOTHER) from error
+        if not isinstance(error, Exception):
+            raise  # a vocabulary may lack letters
+
+
 def load_tokenizer(folder: str | Path) -> transformers.PreTrainedTokenizerBase:
     """Load the tokenizer of a Hugging Face folder on this machine. Nothing is downloaded.
 
@@ -114,13 +177,5 @@ def load_tokenizer(folder: str | Path) -> transformers.PreTrainedTokenizerBase:
             what=f"`{folder}` holds no tokenizer.",
             remedy="Give a folder that `save_pretrained` or `palaestra export` wrote.",
         ) from error
-    encoder = getattr(tokenizer, "backend_tokenizer", None)
-    for part in () if encoder is None else (encoder.normalizer, encoder.decoder):
-        growth = 1.0 if part is None else _growth(json.loads(part.__getstate__()))
-        if growth > LONGER:
-            raise CheckpointError(
-                where=f"load_tokenizer({str(folder)!r})",
-                what=f"its tokenizer.json makes a text up to {growth:g} times as long, and at most {LONGER} is read.",
-                remedy="Take the replacements out of its `normalizer` and `decoder`.",
-            )
+    _refuse_parts(tokenizer, folder)
     return tokenizer  # type: ignore[no-any-return]

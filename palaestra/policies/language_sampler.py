@@ -17,6 +17,7 @@ from torch import Tensor
 
 from palaestra.chat import Context, ContextFull, Conversation, FullHistory, Prompt
 from palaestra.chat.history import Dialogue
+from palaestra.chat.lengths import SHORT, letters_of
 from palaestra.chat.messages import words_beside
 from palaestra.chat.template_tools import numbered
 from palaestra.data import Action, NextPrompt, Observation, Row
@@ -165,7 +166,7 @@ class LanguageSession(Session):
             none.
         """
         engine = self.policy.connected()
-        prompt = self._observe(observation)
+        prompt = await self._read(observation)
         room = self.policy.longest - self.conversation.length
         if room < 1:
             self._overflow(first=prompt.fresh and self.segment < 0)
@@ -261,6 +262,17 @@ class LanguageSession(Session):
         if self.conversation.length > self.policy.limit:
             return None
         return NextPrompt(prompt.ids, prompt.segment, _bare(prompt))
+
+    async def _read(self, observation: Observation) -> Prompt:
+        """As `_observe`. A thread tokenizes a long observation, so that other episodes go on meanwhile."""
+        if letters_of(observation) <= SHORT:
+            return self._observe(observation)
+        reading = asyncio.get_running_loop().run_in_executor(None, self._observe, observation)
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            await asyncio.gather(reading, return_exceptions=True)  # else two threads would use the conversation
+            raise
 
     def _observe(self, observation: Observation) -> Prompt:
         """The prompt of an observation.

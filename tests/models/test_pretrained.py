@@ -6,8 +6,8 @@
 3. `palaestra model` leaves a model that is there as it is, and writes no half of a model if the download fails.
 4. The model of the examples answers a question in its own chat template, greedily, as plain transformers does.
 5. Code of a model's folder does not run, whatever the standard input answers; the folder is refused if it needs it.
-6. Descriptions that are too deep, too long, or ask for more layers than any model has are refused before a model is
-   made, and so are values that transformers cannot read.
+6. Descriptions that are too deep, too long, have too many entries, or ask for more layers than any model has are
+   refused before a model is made, and so are values that transformers cannot read.
 7. Weights that transformers would draw at random, an index of weights that cannot be read or names files outside of the
    folder, and ends of replies that are no ids are refused.
 """
@@ -208,6 +208,29 @@ def test_6_nested_beyond_what_python_reads(tmp_path):
     folder = _saved(tmp_path / "model")
     (folder / "config.json").write_text('{"a":' * 10**5 + "1" + "}" * 10**5)
     with told(CheckpointError, "32 deep"):
+        load_causal_lm(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "adapter_config.json"])
+def test_6_many_entries(tmp_path, name):
+    folder = _saved(tmp_path / "model")
+    (folder / name).write_text('{"a": [' + "[]," * 2**17)  # where JSON ends too early is not reached
+    with told(CheckpointError, "entries"):
+        config_of(str(folder))
+
+
+def test_6_as_many_entries_as_models_have(tmp_path):
+    folder = _saved(tmp_path / "model")
+    _changed(folder, "config.json", {"id2label": {str(number): f"a {number}" for number in range(22_000)}})
+    assert len(config_of(str(folder)).id2label) == 22_000
+
+
+def test_7_an_index_without_end(tmp_path, monkeypatch):
+    folder = _saved(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text("{" + " " * 5000 + "}")
+    monkeypatch.setattr("palaestra.models.pretrained.LARGEST_INDEX", 5000)
+    with told(CheckpointError, "5002 bytes"):
         load_causal_lm(folder)
 
 

@@ -3,7 +3,7 @@ are one token, with the space before them; (3) training is deterministic and doe
 (4) special tokens have ids 0 to 3, and text can be kept from spelling them; (5) it lives in Hugging Face format;
 (6) too small vocabularies and folders without one are refused; (7) words without end are read in pieces, so that the
 time grows with their length, and other texts are read as before; (8) a folder is refused whose tokenizer cannot be
-read, or makes a text much longer."""
+read, fails on short texts, has a pattern whose time has no end, or makes a text much longer."""
 
 from __future__ import annotations
 
@@ -135,3 +135,47 @@ def test_usual_replacements_are_read(tmp_path):  # rule 8
     said["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "_"}, _replaced(" ", "_")]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(said))
     assert load_tokenizer(tmp_path).tokenize("a b")
+
+
+def _with_part(folder, name, part):
+    TOKENIZER.save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: part}))
+    return folder
+
+
+def _split(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize("kind", ["pre_tokenizer", "normalizer"])
+def test_patterns_without_end(tmp_path, kind):  # rule 8
+    split = _split(r"(\w+\s?)*$")
+    part = split if kind == "pre_tokenizer" else {"type": "Replace", "pattern": split["pattern"], "content": "x"}
+    with pytest.raises(CheckpointError, match="regular expression"):
+        load_tokenizer(_with_part(tmp_path, kind, part))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+",
+        r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)|\s+",
+        r" ?[^(\s|[.,!?…。，、।۔،])]+",
+        r"(?: \p{L}+)+|\p{L}+",
+    ],
+)
+def test_patterns_of_models(tmp_path, pattern):  # rule 8
+    assert load_tokenizer(_with_part(tmp_path, "pre_tokenizer", _split(pattern))).encode("a b")
+
+
+def test_a_pattern_that_takes_too_long(tmp_path, monkeypatch):  # rule 8
+    monkeypatch.setattr("palaestra.models.tokenizer.TRIAL", "while True: pass")
+    monkeypatch.setattr("palaestra.models.pretrained.PATIENCE_S", 0.5)
+    with told(CheckpointError, "0.5 s"):
+        load_tokenizer(_with_part(tmp_path, "pre_tokenizer", _split("(ab)+")))
+
+
+def test_parts_that_panic(tmp_path):  # rule 8
+    with told(CheckpointError, "chunk size"):
+        load_tokenizer(_with_part(tmp_path, "pre_tokenizer", {"type": "FixedLength", "length": 0}))

@@ -357,6 +357,7 @@ def test_10_other_weights(run_setup: RunSetup, saved: Path, change: Any, word: s
         ({"megatron_config": {"a": 1}, "megatron_core": "antigravity"}, "megatron"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"an_option_of_later": True}, "an_option_of_later"),
+        ({"rank_pattern": dict.fromkeys(map(str, range(2**18)), 1)}, "entries"),
     ],
 )
 def test_10_other_descriptions(run_setup: RunSetup, saved: Path, changes: dict[str, Any], word: str) -> None:
@@ -364,6 +365,24 @@ def test_10_other_descriptions(run_setup: RunSetup, saved: Path, changes: dict[s
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with told(CheckpointError, word):
         AdapterPolicy("one", run_setup, of="base", model=str(saved))
+
+
+@pytest.mark.parametrize("changes", [{"target_modules": "(.+)+x"}, {"rank_pattern": {"(.+)+x": 8}}], ids=list)
+def test_10_patterns_without_end(
+    run_setup: RunSetup, saved: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palaestra.models.pretrained.PATIENCE_S", 1.0)
+    file = saved / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with told(CheckpointError, "pattern"):
+        AdapterPolicy("one", run_setup, of="base", model=str(saved))
+
+
+def test_10_a_pattern_of_layers(run_setup: RunSetup, saved: Path) -> None:
+    file = saved / "adapter" / "adapter_config.json"
+    pattern = r"model\.layers\.\d+\.(self_attn|mlp)\.(?:[a-z]+_proj)"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"target_modules": pattern}))
+    assert AdapterPolicy("one", run_setup, of="base", model=str(saved)).module.additions
 
 
 def test_10_another_base(run_setup: RunSetup, saved: Path) -> None:

@@ -32,6 +32,17 @@ _NO_MEMORY = ("can't allocate", "out of memory", "size calculation overflowed", 
 _ENDLESS = re.compile(r"\S{1000,}")  # a word that would fill the screen, such as a key of 5,000 digits
 
 
+_LETTERS, _LINES = 10_000, 200  # of a fault; a chat template, a tokenizer or the code of a user may say anything
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a text that would fill the screen."""
+    lines = text[:_LETTERS].split("\n", _LINES)
+    if len(text) <= _LETTERS and len(lines) <= _LINES:
+        return text
+    return "\n".join(lines[:_LINES]) + f" … ({len(text):,} characters)"
+
+
 def _begin(found: re.Match[str]) -> str:
     return f"{found[0][:100]}… ({len(found[0]):,} characters)"
 
@@ -95,7 +106,7 @@ class PalaestraError(Exception):
 
     def render(self) -> str:
         """The message as the command line prints it."""
-        lines = [self.where, "", f"  {self.what}"]
+        lines = [self.where, "", f"  {_shortened(self.what)}"]
         if self.options:
             lines.append(f"  Candidates: {', '.join(self.options)}.")
         if self.remedy:

@@ -123,3 +123,6 @@ def test_a_word_of_thousands_of_digits_does_not_fill_the_screen() -> None:
     error = PalaestraError(where=f"a: {'9' * 5000}", what=f"`{'8' * 5000}` is wrong.")
     assert len(str(error)) < 500 and "999… (5,000 characters)" in str(error) and "is wrong." in str(error)
     assert "8" * 5000 in error.what
+    for text in ("a b " * 10**6, "a\n" * 10**6):
+        shown = str(PalaestraError(where="a", what=text))
+        assert len(shown) < 11_000 and shown.count("\n") < 250 and f"({len(text):,} characters)" in shown

@@ -11,9 +11,9 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import GeneratorType
-from typing import Any
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -34,17 +34,21 @@ WIDEST = 2**10  # a width, an indentation, a number of columns
 BITS = 2**12  # of a number
 TERMS = 8  # values that one operation may put together before it looks at the size
 WITH_WIDTH = {"batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "tojson",
-              "wordwrap", "zfill"}  # fmt: skip
+              "zfill"}  # fmt: skip
 # What makes a value from several, from one and a number, or from a text and a number in it.
 LENGTHENING = WITH_WIDTH | {"replace", "join", "format", "format_map", "sum"}
 # Filters that take no longer than it takes to read their argument once, and never make it longer.
-QUICK = {"abs", "count", "d", "default", "first", "float", "int", "items", "last", "length", "lower", "safe", "trim",
+QUICK = {"abs", "count", "d", "default", "first", "float", "items", "last", "length", "lower", "safe", "trim",
          "upper"}  # fmt: skip
+# What takes without end in one call, or makes bytes, whose methods have no limits. No template of a model uses them.
+ENDLESS_FILTERS = {"urlize", "wordwrap"}
+ENDLESS_METHODS = {"encode", "translate", "maketrans", "to_bytes", "from_bytes", "from_hex", "fromhex"}
 VIEWS: tuple[type, ...] = (type({}.items()), type({}.values()), type({}.keys()))
 CONTEXTS = (jinja2.Environment, nodes.EvalContext, Context)  # what jinja2 gives to some filters before the arguments
 SMALL = frozenset({bool, int, float, type(None), GeneratorType, *VIEWS})  # a view of a value that fits is no longer
 # A width of a text for `format` or `%` that is large, or that is a value.
 _WIDE = re.compile(r"%(\([^)]*\))?[-#0 +]*\d*\.?(\d{4,}|\*)|\{[^{}]*:[^{}]*(\d{4,}|\{)")
+REPLACE = ("s", "old", "new")  # arguments of the filter
 JUST_TIME, FITS = "within time", "fits"  # filters that no template can name
 
 
@@ -87,7 +91,8 @@ class Filters(dict[str, Any]):
     """Filters of templates, with limits."""
 
     def __setitem__(self, name: str, function: Callable[..., Any]) -> None:
-        super().__setitem__(name, function if name in QUICK else _limited(name, function))
+        limited = _endless if name in ENDLESS_FILTERS else _limited
+        super().__setitem__(name, function if name in QUICK else limited(name, function))
 
 
 def joined(texts: Iterable[str]) -> str:
@@ -119,12 +124,19 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         tree = _Limits().visit(super()._parse(source, name, filename))
         return tree.set_environment(self)  # type: ignore[no-any-return]
 
+    def is_safe_attribute(self, value: Any, name: str, attribute: Any) -> bool:
+        if name in ENDLESS_METHODS:
+            raise _failure(f"it uses the method `{name}`, whose time and memory have no limit")
+        return super().is_safe_attribute(value, name, attribute)
+
     def call(__self, __context: Any, __obj: Any, *args: Any, **named: Any) -> Any:
         _count()
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format` of texts
         if getattr(method, "__name__", "") in LENGTHENING:
             owner = getattr(method, "__self__", None)
-            _look_at_arguments(method.__name__, (owner, *args) if isinstance(owner, str) else args, named)
+            args = tuple(_listed(one) for one in args)
+            given = (owner, *args) if isinstance(owner, str) else args
+            _look_at_arguments(method.__name__, given[1::-1] if method.__name__ == "join" else given, named)
         return _fitting(super().call(__context, __obj, *args, **named))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -134,7 +146,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
             bits = left.bit_length() + right.bit_length() if operator == "*" else left.bit_length() * max(right, 0)
             if bits > BITS:
-                raise _failure(f"it computes a number of {bits} bits, and at most {BITS} are possible")
+                _refuse_bits(bits)
         elif operator == "*":
             number = next((one for one in (left, right) if isinstance(one, int)), 0)
             _refuse_long(max(_size(left), _size(right)) * number)
@@ -204,22 +216,42 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def limited(*args: Any, **named: Any) -> Any:
         _look_at_time()
         if name in LENGTHENING:
+            args = tuple(_listed(one) for one in args)
             _look_at_arguments(name, tuple(one for one in args if not isinstance(one, CONTEXTS)), named)
         return _fitting(function(*args, **named))
 
     return limited
 
 
+def _endless(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def refused(*args: Any, **named: Any) -> Any:
+        raise _failure(f"it uses the filter `{name}`, whose time has no limit")
+
+    return refused
+
+
+def _listed(value: Any) -> Any:
+    """The entries of an iterator as a list, so that their size can be looked at; any other value as it is."""
+    if not isinstance(value, Iterator):
+        return value
+    entries = []
+    for one in value:
+        _count()
+        entries.append(one)
+        _refuse_long(len(entries) * ENTRY)
+    return entries
+
+
 def _look_at_arguments(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Refuse arguments with which one call would make a value without end."""
     plain = [one for one in (*args, *named.values()) if isinstance(one, str | int | list | tuple)]
     texts = [one for one in plain if isinstance(one, str)]
-    if name == "replace" and len(texts) >= 3:
-        _refuse_long(len(texts[0]) + (texts[0].count(texts[1]) * len(texts[2])))
-    elif name == "join":
-        entries = next((one for one in plain if isinstance(one, list | tuple)), ())
-        between = max((len(one) for one in texts), default=0)
-        _refuse_long(sum(between + _size(one) for one in entries))
+    if name == "replace":
+        text, old, new = (str(named.get(key, args[n] if n < len(args) else "")) for n, key in enumerate(REPLACE))
+        _refuse_long(len(text) + text.count(old) * len(new))
+    elif name == "join" and args and isinstance(args[0], str | list | tuple):
+        between = named.get("d", args[1] if len(args) > 1 else "")
+        _refuse_long(len(args[0]) * len(str(between)) + _size(args[0]))
     elif name in ("format", "format_map") and texts:
         if _WIDE.search(texts[0]):
             raise _failure(f"it formats with a width of more than {WIDEST}, or one that is a value")
@@ -243,6 +275,9 @@ def _fitting(value: Any) -> Any:
     if kind is str:
         if len(value) > LONGEST:
             _refuse_long(len(value))
+    elif kind is int:
+        if value.bit_length() > BITS:
+            _refuse_bits(value.bit_length())
     elif kind not in SMALL:
         _refuse_long(_size(value))
     return value
@@ -277,6 +312,10 @@ def _indentation(value: Any, width: int) -> int:
         ]
         layer, depth = [one for several in inner for one in several], depth + 1
     return total
+
+
+def _refuse_bits(bits: int) -> NoReturn:
+    raise _failure(f"it computes a number of {bits} bits, and at most {BITS} are possible")
 
 
 def _refuse_long(size: int) -> None:

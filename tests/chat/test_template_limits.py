@@ -54,6 +54,23 @@ LARGE = {
     "{{ n.a|tojson(indent=1000) }}",
     "fields": "{% set a = 'a' * 99999 %}{{ ('{0}' * 9999).format(a) }}",
     "sum": "{{ ([[1]] * 9999)|sum(start=[])|length }}",
+    "translate": "{{ ('x' * 3000).translate({120: 'y' * 7900000})|length }}",
+    "codec": "{{ ('é' * 20000).encode('punycode')|length }}",
+    "bytes": "{{ (1).to_bytes(20000000000, 'big')|length }}",
+    "bits": "{{ ('f' * 7900000)|int(0, 16) // 7 > 5 }}",
+    "links": "{{ ('http://a.de/' ~ '(' * 2000000)|urlize|length }}",
+    "wrapped": "{{ ('a' * 7900000)|wordwrap(1)|length }}",
+    "generator": "{{ (range(3000)|map('string')|join('x' * 7900000))|length }}",
+    "join of a text": "{{ ('x' * 7900000).join(range(3000)|map('string'))|length }}",
+    "letters": "{{ ('a' * 3000)|join('x' * 7900000)|length }}",
+    "named": "{{ ('a' * 3000)|replace(new='b' * 7900000, old='a')|length }}",
+    "mapped": "{{ ['a' * 3000]|map('replace', new='b' * 7900000, old='a')|join|length }}",
+}
+WRITTEN = {
+    "{{ 'a-b-a'|replace('a', 'c') }}": "c-b-c",
+    "{{ ['a', 'b']|join(', ') }}{{ range(3)|map('string')|join('-') }}{{ ', '.join(['x', 'y']) }}": "a, b0-1-2x, y",
+    "{{ 'ab'|join('.') }}{{ [1, 2]|join }}{{ [{'n': 1}, {'n': 2}]|join(' ', attribute='n') }}": "a.b121 2",
+    "{{ 'ff'|int(0, 16) + '7'|int }}{{ {'encode': 5}['encode'] }}": "2625",
 }
 
 
@@ -105,6 +122,11 @@ def test_2_values_without_end(name: str) -> None:
     renderer = ChatRenderer(with_template(later(LARGE[name])))
     with told(EpisodeFailure, "chat template"):
         renderer.written([user("x"), {"role": "assistant", "content": "y"}] * 2)
+
+
+@pytest.mark.parametrize(("source", "text"), WRITTEN.items())
+def test_2_other_values(source: str, text: str) -> None:
+    assert template_limits.LimitedEnvironment().from_string(source).render() == text
 
 
 @pytest.mark.parametrize("name", NAMES)

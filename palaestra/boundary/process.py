@@ -83,6 +83,44 @@ def _set_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)
 
 
+def _autocast() -> tuple[Any, ...]:
+    return tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in AUTOCAST)
+
+
+def _set_autocast(wanted: tuple[Any, ...]) -> None:
+    for kind, (on, dtype) in zip(AUTOCAST, wanted, strict=True):
+        torch.set_autocast_enabled(kind, on)
+        torch.set_autocast_dtype(kind, dtype)
+
+
+def _kernels() -> tuple[bool, ...]:
+    return tuple(bool(is_on()) for is_on, _ in KERNELS)
+
+
+def _set_kernels(wanted: tuple[bool, ...]) -> None:
+    for (_, put), on in zip(KERNELS, wanted, strict=True):
+        put(on)
+
+
+def _logging() -> tuple[Any, ...]:
+    logger = logging.getLogger("palaestra")
+    return logging.root.manager.disable, logger.level, logger.disabled
+
+
+def _set_logging(wanted: tuple[Any, ...]) -> None:
+    logger = logging.getLogger("palaestra")
+    logging.disable(wanted[0])
+    logger.setLevel(wanted[1])
+    logger.disabled = wanted[2]
+
+
+AUTOCAST = ("cpu", "cuda")
+KERNELS = (
+    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+)
 State = tuple[Any, ...]
 Kind = tuple[str, Callable[[], Any], Callable[[Any], Any]]  # a name, how to read it, and how to set it
 # Those that are read after each call of an environment. All of them together take about a microsecond.
@@ -91,6 +129,7 @@ QUICK: tuple[Kind, ...] = (
     ("torch's recording of gradients", torch.is_grad_enabled, torch.set_grad_enabled),
     ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     ("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    ("torch's autocast", _autocast, _set_autocast),
     ("the working folder", _folder, _set_folder),
     ("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     ("sys.stdout", lambda: sys.stdout, lambda stream: setattr(sys, "stdout", stream)),
@@ -105,6 +144,8 @@ SLOW: tuple[Kind, ...] = (
     ("torch's default device", torch.get_default_device, _set_device),
     ("torch's precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     ("flags of cuDNN", _cudnn, _set_cudnn),
+    ("torch's kernels of attention", _kernels, _set_kernels),
+    ("levels of logging", _logging, _set_logging),
 )
 
 
@@ -115,6 +156,7 @@ def _quick() -> State:
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
         torch.get_num_threads(),
+        _autocast(),
         _folder(),
         sys.getrecursionlimit(),
         sys.stdout,

@@ -353,7 +353,7 @@ def test_10_other_weights(run_setup: RunSetup, saved: Path, change: Any, word: s
         ({"lora_alpha": float("inf")}, "infinite"),
         ({"peft_type": "IA3"}, "IA3"),
         ({"init_lora_weights": "pissa"}, "pissa"),
-        ({"layer_replication": [[0, 2]] * 10**6}, "layer_replication"),
+        ({"layer_replication": [[0, 2]] * 10**4}, "layer_replication"),
         ({"megatron_config": {"a": 1}, "megatron_core": "antigravity"}, "megatron"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"an_option_of_later": True}, "an_option_of_later"),

@@ -1,11 +1,12 @@
 """What code of a user changes in its process (docs/rollout.md has the same list). In the event loop, the code is an
 environment; in a phase, any part.
 
-1. torch's recording of gradients and its inference mode; 2. its default dtype; 3. its number of threads; 4. the working
-folder; 5. Python's recursion limit; 6. `sys.stdout` and `sys.stderr`; 7. handlers of signals; 8. filters that make
-warnings errors; 9. the locale; 10. NumPy's handling of errors; 11. torch's deterministic mode, default device,
-precision of products and flags of cuDNN: each is undone, and the log says once who changed it. The first six are undone
-after each call of an environment, also in its constructor and after an error, and the others after the rollout.
+1. torch's recording of gradients and its inference mode; 2. its default dtype; 3. its number of threads, and its
+autocast; 4. the working folder; 5. Python's recursion limit; 6. `sys.stdout` and `sys.stderr`; 7. handlers of signals;
+8. filters that make warnings errors; 9. the locale; 10. NumPy's handling of errors; 11. torch's deterministic mode,
+default device, precision of products, kernels of attention and flags of cuDNN, and levels of logging: each is undone,
+and the log says once who changed it. The first six are undone after each call of an environment, also in its
+constructor and after an error, and the others after the rollout.
 12. An environment has again, in its next call, what it has set.
 13. While several coroutines of environments run, nothing is undone.
 14. A run in which an environment, a reward and a loss change all of it, and draw from all global generators, has the
@@ -54,6 +55,11 @@ def other_cudnn() -> None:
     torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
 
 
+def other_logging() -> None:
+    logging.disable(logging.CRITICAL)
+    logging.getLogger("palaestra").setLevel(99)
+
+
 def other_locale() -> None:
     locale.setlocale(locale.LC_ALL, "C" if locale.setlocale(locale.LC_ALL) != "C" else "C.UTF-8")
 
@@ -63,6 +69,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "torch's recording of gradients": lambda: torch.set_grad_enabled(False),
     "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
     "torch's number of threads": fewer_threads,
+    "torch's autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16).__enter__(),
     "the working folder": lambda: os.chdir("/"),
     "Python's recursion limit": lambda: sys.setrecursionlimit(4321),
     "sys.stdout": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: SIM115
@@ -75,8 +82,10 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "torch's default device": lambda: torch.set_default_device("meta"),
     "torch's precision of products": lambda: torch.set_float32_matmul_precision("medium"),
     "flags of cuDNN": other_cudnn,
+    "torch's kernels of attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
+    "levels of logging": other_logging,
 }
-FIRST_SIX = [name for name, _, _ in QUICK]
+FIRST = [name for name, _, _ in QUICK]
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +132,7 @@ def test_a_phase(name: str, caplog: pytest.LogCaptureFixture) -> None:  # rules 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("name", FIRST_SIX)
+@pytest.mark.parametrize("name", FIRST)
 def test_a_call_of_an_environment(name: str, fails: bool, caplog: pytest.LogCaptureFixture) -> None:  # rules 1 to 6
     before = state()
     calls = InlineCalls("mine", Changing(CHANGES[name], fails=fails), Lent("environment mine", Home()))

@@ -83,14 +83,13 @@ def _set_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)
 
 
-def _autocast() -> tuple[Any, ...]:
-    return tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in AUTOCAST)
+def _autocast() -> tuple[bool, bool]:
+    return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
 
 
-def _set_autocast(wanted: tuple[Any, ...]) -> None:
-    for kind, (on, dtype) in zip(AUTOCAST, wanted, strict=True):
+def _set_autocast(wanted: tuple[bool, bool]) -> None:
+    for kind, on in zip(("cpu", "cuda"), wanted, strict=True):
         torch.set_autocast_enabled(kind, on)
-        torch.set_autocast_dtype(kind, dtype)
 
 
 def _kernels() -> tuple[bool, ...]:
@@ -114,7 +113,6 @@ def _set_logging(wanted: tuple[Any, ...]) -> None:
     logger.disabled = wanted[2]
 
 
-AUTOCAST = ("cpu", "cuda")
 KERNELS = (
     (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
     (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),

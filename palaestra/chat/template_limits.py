@@ -124,10 +124,10 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         tree = _Limits().visit(super()._parse(source, name, filename))
         return tree.set_environment(self)  # type: ignore[no-any-return]
 
-    def is_safe_attribute(self, value: Any, name: str, attribute: Any) -> bool:
-        if name in ENDLESS_METHODS:
-            raise _failure(f"it uses the method `{name}`, whose time and memory have no limit")
-        return super().is_safe_attribute(value, name, attribute)
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if attr in ENDLESS_METHODS:
+            raise _failure(f"it uses the method `{attr}`, whose time and memory have no limit")
+        return super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **named: Any) -> Any:
         _count()

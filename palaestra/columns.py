@@ -8,6 +8,8 @@ quick.
 
 from __future__ import annotations
 
+import math
+
 REQUIRED = ("group", "trajectory", "agent", "turn", "reward")
 KEYS = (
     *("group", "trajectory", "agent", "state_key", "next_key", "action_key"),
@@ -73,6 +75,11 @@ def is_computed(column: str) -> bool:
 def may_be_missing(column: str) -> bool:
     """Whether NaN in this column means "not given for this row or token"."""
     return column in MAY_BE_MISSING or is_output(column)
+
+
+def default_of(column: str) -> float:
+    """The value of a row that has no number in this column, if other rows have one."""
+    return math.nan if may_be_missing(column) else 0.0
 
 
 def ability_of(column: str) -> str | None:

@@ -19,6 +19,7 @@ from palaestra.columns import (
     OF_TOKENS,
     RENAMED,
     REQUIRED,
+    default_of,
     is_computed,
     is_output,
     may_be_missing,
@@ -368,8 +369,7 @@ class StepTable:
         columns |= _marked(steps)
         numbers_told = {k for s in steps for k, v in s.info.items() if isinstance(v, bool | int | float)}
         for name in sorted(name for name in numbers_told - {*MARKS} if not is_computed(name)):
-            absent = np.nan if may_be_missing(name) else 0.0
-            columns.setdefault(name, [float(s.info.get(name, absent)) for s in steps])
+            columns.setdefault(name, [float(s.info.get(name, default_of(name))) for s in steps])
         for name in LABELS:
             columns[name] = [label(_said(name, t, s)) for t, s in pairs]
         columns["state_text"] = [s.observation.text for s in steps]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_sum, total_return
@@ -58,7 +58,7 @@ def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
     """Give the outcome `value` to trajectories that were cut off and have no outcome.
 
     An environment gives the outcome at the end of an episode. If a limit of the rollout comes first, there is none.
-    Rewards then read 0, a failure, and other parts refuse such rows. Put this part before them. Rewards and values do
+    Parts that read outcomes then read a failure. For another outcome, put this part before them. Rewards and values do
     not change.
 
     Args:
@@ -71,17 +71,18 @@ def cut_outcome(table: StepTable, *, value: float = 0.0) -> dict[str, Tensor]:
 
 
 def outcomes_of(table: StepTable, *, cut: float = 0.0) -> Float[Tensor, " rows"]:
-    """The outcome of each row's trajectory; `cut` for one that was cut off before the environment had judged it.
+    """The outcome of each row's trajectory; `cut` for one that was cut off before the environment had judged it."""
+    missing = table["outcome"].isnan() & cut_off(table)
+    return torch.where(missing, torch.as_tensor(cut), table["outcome"])
 
-    Without the column `truncated`, nothing is known to be cut off.
-    """
-    if "truncated" not in table:
-        return table["outcome"]
+
+def cut_off(table: StepTable) -> Bool[Tensor, " rows"]:
+    """True on the rows of trajectories that a limit has cut off; all false without the column `truncated`."""
     key = table.key("trajectory")
     is_cut = torch.zeros(key.size, dtype=torch.bool)
-    is_cut[key.codes[table["truncated"] & (table.row_weight > 0)]] = True
-    missing = table["outcome"].isnan() & is_cut[key.codes]
-    return torch.where(missing, torch.as_tensor(cut), table["outcome"])
+    if "truncated" in table:
+        is_cut[key.codes[table["truncated"] & (table.row_weight > 0)]] = True
+    return is_cut[key.codes]
 
 
 @register("reward", "invalid_penalty", reads=("invalid?",), writes=("reward",), source="arXiv 2602.08847, public code")

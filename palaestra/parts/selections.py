@@ -9,6 +9,7 @@ from torch import Tensor
 from palaestra.algebra import segment_equal, total_return
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Columns, register
 
 
@@ -16,7 +17,7 @@ from palaestra.registry import Columns, register
     "selection",
     "constant_groups",
     reads=(),
-    reads_if={"column=outcome": ("outcome",)},
+    reads_if={"column=outcome": ("outcome", "truncated?")},
     writes=("row_weight",),
     source="arXiv 2503.14476",
 )
@@ -25,14 +26,16 @@ def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = 
 
     Args:
         table: that column, (rows,).
-        column: "outcome", the raw result; "return", the sum of rewards; or the name of another column.
+        column: "outcome", the raw result, 0 for a trajectory that a limit cut off unjudged; "return", the sum of
+            rewards; or the name of another column.
         by: rows that agree in these columns are a group.
 
     Returns: bool (rows,), False where all values of the group are equal.
     Raises: MissingColumn, if there is no such column; InvalidData, if it is missing on some rows.
     Differs from the authors' recipe: it does not sample new groups; the strategy `dynamic_sampling` does.
     """
-    values = total_return(table) if column == "return" else table[column]
+    known = {"return": total_return, "outcome": outcomes_of}
+    values = known[column](table) if column in known else table[column]
     counts = table.row_weight > 0
     missing = int(values[counts].isnan().sum())
     if missing:

@@ -12,6 +12,7 @@ from palaestra.algebra.segments import segment_sum
 from palaestra.data.keys import Key
 from palaestra.data.table import StepTable
 from palaestra.errors import InvalidData
+from palaestra.parts.rewards import outcomes_of
 
 
 def total_of(table: StepTable, values: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -38,11 +39,11 @@ def tool_calls(table: StepTable, *, where: str) -> tuple[Float[Tensor, " rows"],
 
 
 def outcomes(table: StepTable, *, where: str, binary: bool = False) -> Float[Tensor, " rows"]:
-    """The outcome of the trajectory of each row: float64 (rows,).
+    """The outcome of the trajectory of each row, 0 if a limit cut it off unjudged: float64 (rows,).
 
     Raises: InvalidData, if it is missing, not in [0, 1], or, with `binary`, neither 0 nor 1.
     """
-    found = table["outcome"]
+    found = outcomes_of(table)
     good = (found == 0) | (found == 1) if binary else (found >= 0) & (found <= 1)
     refuse(
         table,

@@ -16,11 +16,12 @@ from torch import Tensor
 from palaestra.algebra import Credit
 from palaestra.bound import BoundPart
 from palaestra.boundary.process import protected
-from palaestra.columns import CREDIT, FROM_EPISODES, OF_TOKENS, ability_of, is_computed, is_output
+from palaestra.columns import CREDIT, FROM_EPISODES, KEYS, OF_TOKENS, ability_of, default_of, is_computed, is_output
 from palaestra.data import Iteration, StepTable
 from palaestra.data.protocols import StatefulPart, complete
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.registry import declared, registration
+from palaestra.training.settings import RunSettings
 
 Estimator = Callable[..., Any]
 
@@ -54,6 +55,7 @@ class Stages:
     Attributes:
         updates: policy → the parts that read columns in its updates: learners, losses and regularizers.
         frozen: whether the acts of an agent are never learned from.
+        declared: columns that the environment or a part declares in `provides`.
     """
 
     reward: Sequence[BoundPart]
@@ -62,6 +64,7 @@ class Stages:
     weights: Sequence[BoundPart]
     updates: Mapping[str, Sequence[BoundPart]] = field(default_factory=dict)
     frozen: Callable[[str], bool] = lambda agent: False
+    declared: Collection[str] = ()
 
     @property
     def all(self) -> tuple[BoundPart, ...]:
@@ -94,31 +97,51 @@ class Stages:
         return tuple(part for part in every if not any(part is other for other in idle))
 
 
+def with_declared(table: StepTable, stages: Stages) -> StepTable:
+    """The table with the declared columns that a part must read and that no step of it has.
+
+    Episodes that a limit cuts may end before their environment gives a column. Its values are then those of a step
+    without it: no label, NaN where a value may be missing, else 0.
+    """
+    lacking = {name for part in stages.running for name in part.reads or () if name not in table}
+    empty: dict[str, Any] = {}
+    for name in sorted(lacking.intersection(stages.declared)):
+        empty[name] = [None] * len(table) if name in KEYS else torch.full((len(table),), default_of(name))
+    return table.replace(**empty)
+
+
+def declared_columns(settings: RunSettings, source: Any) -> frozenset[str]:
+    """The columns that the environment `source` and the parts of the recipe declare in `provides`."""
+    giving = [settings.rollout.runner, settings.program, settings.experience, *settings.strategy]
+    giving += [role.context for role in settings.agents.values()]
+    giving += [*settings.reward, *settings.selection, *settings.advantage, *settings.weights]
+    by_parts = {column for part in giving for column in declared(part.part.target, "provides") or ()}
+    return frozenset(by_parts.union(declared(source, "provides") or ()))
+
+
 def refuse_missing_columns(
-    stages: Stages, environment: BoundPart, source: Any, *, others: Sequence[BoundPart], outputs: Collection[str]
+    stages: Stages, environment: BoundPart, source: Any, *, outputs: Collection[str]
 ) -> list[str]:
     """Refuse a part that reads a column which the environment, with its options, does not give.
 
     The class of an environment names in `provides` the columns that its episodes may have. An object may name fewer.
 
     Args:
-        source: an object of the environment. others: parts that may give columns and are no stages. outputs: of the
-            policies.
+        source: an object of the environment. outputs: of the policies.
 
     Returns: a line, if the environment names no columns, so that only the first episodes show what is missing.
     Raises: RecipeError.
     """
     possible, given = declared(environment.part.target, "provides"), declared(source, "provides")
-    provided = {column for part in (*stages.all, *others) for column in declared(part.part.target, "provides") or ()}
     unknown: dict[str, str] = {}
     for part in stages.running:
         written = {column for other in stages.running if other is not part for column in other.part.writes or ()}
         reads = {"state_key" if column == "next_key" else column for column in part.reads or ()}
-        reads -= FROM_EPISODES | OF_TOKENS | {*CREDIT} | provided | written | {*outputs}
+        reads -= FROM_EPISODES | OF_TOKENS | {*CREDIT} | written | {*outputs, *stages.declared}
         for column in sorted(column for column in reads if _is_of_environments(column)):
             if given is None:
                 unknown.setdefault(column, part.name)
-            elif column not in given and (possible is None or column in possible):
+            elif possible is None or column in possible:
                 slot = part.part.slot
                 raise RecipeError(
                     where=f"{slot}: {part.name}",
@@ -172,11 +195,16 @@ def assign_credit(parts: Sequence[Estimator], table: StepTable) -> StepTable:
 
     Returns: the table with the column `advantage` (tokens,) and the further columns of the estimator. An estimator with
         a critic adds `value_target` and `value_weight` (tokens,). The weight is 1 where a target counts: on all tokens
-        at token level, on the first token of each row at row level, and on no token of an agent without a critic.
+        at token level, on the first token of each row at row level, and on no token of an agent without a critic. If
+        no row counts, no part is called, and all columns are 0.
     Raises: RecipeError, unless the list has one estimator, at its head; ContractError, for a result of the wrong shape
         or one that is not finite, and for a column that the table has already or that training computes.
     """
     first, *filters = _checked(parts)
+    if not bool((table.row_weight > 0).any()):
+        written = {name for part in parts if (made := registration(part)) for name in made.writes or ()}
+        sizes = {name: table.tokens if name in OF_TOKENS else len(table) for name in written | {"advantage"}}
+        return table.replace(**{name: torch.zeros(size) for name, size in sizes.items()})
     with protected(f"advantage {_name(first)}"):
         given = first(table)
     credit = given if isinstance(given, Credit) else Credit(given)

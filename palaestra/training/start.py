@@ -44,7 +44,7 @@ from palaestra.training.preflight import check_start
 from palaestra.training.progress import Progress
 from palaestra.training.settings import BUDGET, CHOSEN, RunSettings
 from palaestra.training.setup import build_setup
-from palaestra.training.stages import Stages, refuse_missing_columns, started
+from palaestra.training.stages import Stages, declared_columns, refuse_missing_columns, started
 from palaestra.training.warm_start import Clones, demonstrated, kept_line, warm_start
 
 
@@ -237,6 +237,7 @@ def _trainer(
         weights=started(settings.weights),
         updates={name: [*learners, *_run_by(learners, settings, name)] for name in setup.trained},
         frozen=setup.frozen,
+        declared=declared_columns(settings, setup.source),
     )
     of_recipe = {f"learner.{place}": learner.state for place, learner in enumerate(learners)}
     state = RunState(setup.policies, learners=stages.stateful | of_recipe, others=experience.stateful())
@@ -263,11 +264,9 @@ def _run_by(learners: Sequence[BoundPart], settings: RunSettings, policy: str) -
 def _missing_columns(trainer: Trainer) -> list[str]:
     """What `refuse_missing_columns` says of this run."""
     settings, policies = trainer.settings, trainer.setup.policies.values()
-    giving = [settings.rollout.runner, settings.program, settings.experience, *settings.strategy]
-    giving += [role.context for role in settings.agents.values()]
     outputs = {output for policy in policies for output in policy.outputs}
     source, environment = trainer.setup.source, settings.environment
-    return refuse_missing_columns(trainer.stages, environment, source, others=giving, outputs=outputs)
+    return refuse_missing_columns(trainer.stages, environment, source, outputs=outputs)
 
 
 def _frozen(policy: Any) -> Any:

@@ -1,18 +1,22 @@
 """Rewards: (1) the outcome stands on the last row in time, whatever the order of rows; (2) padding gets nothing; (3) a
 trajectory without outcome is named; (4) a penalty needs no column when every action was readable; (5) `cut_outcome`
 fills outcomes of cut trajectories and touches nothing else; (6) for rewards that read outcomes, a trajectory that a
-limit has cut off before the environment judged it has failed.
+limit has cut off before the environment judged it has failed; (7) so it has for every other part that reads outcomes.
 """
 
 from __future__ import annotations
+
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 
+from palaestra import registry
 from palaestra.algebra import total_return
-from palaestra.data import StepTable
+from palaestra.bound import BoundPart, bind
+from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.rewards import cut_outcome, environment, invalid_penalty, outcome
 from palaestra.systems.multi_turn_guide import dense_normalized
@@ -100,3 +104,69 @@ def test_cut_trajectories_have_failed() -> None:  # rule 6
     for reward in (outcome, renorm):
         with pytest.raises(InvalidData):
             reward(judged)
+
+
+WITH_OPTIONS = {  # parts that read outcomes with these options alone
+    ("advantage", "bnpo"): {"rewards": ["outcome"]},
+    ("advantage", "canon"): {"schedule": "accuracy", "metric": "length"},
+    ("reward", "dense_normalized"): {"maximum": 2},
+    ("reward", "role_mix"): {"team": "outcome"},
+    ("selection", "resample_on_correct"): {"keep": 2, "least_failures": 1, "least_successes": 1},
+    ("weights", "difficulty"): {"column": "outcome", "family": None},
+}
+SLOTS = ("reward", "selection", "advantage", "weights")
+
+
+def reads_outcomes(slot: str, name: str) -> bool:
+    made = registry.part(slot, name)
+    return bool({"outcome", "outcome?"} & {*(made.reads or ()), *chain(*made.reads_if.values())})
+
+
+READERS = [(slot, name) for slot in SLOTS for name in registry.names(slot) if reads_outcomes(slot, name)]
+READERS.remove(("reward", "cut_outcome"))
+
+
+def episodes(outcome: float) -> StepTable:
+    """Two groups of three trajectories; the second of each failed, and a limit cut off the third."""
+    names = [f"{group}{number}" for group in "gh" for number in range(3)]
+    results = {name: (1.0, 0.0, outcome)[int(name[1])] for name in names}
+    rows = [(name, turn) for name in names for turn in range(2)]
+    flags = {"truncated": [name[1] == "2" and turn == 1 for name, turn in rows]}
+    flags["terminated"] = [name[1] != "2" and turn == 1 for name, turn in rows]
+    ones: dict[str, list[float]] = dict.fromkeys(("format", "tool_call", "answer", "entities"), [1.0] * len(rows))
+    return StepTable(
+        group=[name[0] for name, _ in rows],
+        trajectory=[name for name, _ in rows],
+        agent=["main"] * len(rows),
+        turn=[turn for _, turn in rows],
+        reward=[results[name] if turn and results[name] == 1 else 0.0 for name, turn in rows],
+        outcome=[results[name] for name, _ in rows],
+        process=[np.nan if turn and name[1] != "2" else 0.5 for name, turn in rows],
+        progress=[0.5 * turn for _, turn in rows],
+        tool_error=[0.0] * len(rows),
+        invocation=[0] * len(rows),
+        **flags,
+        **ones,
+    )
+
+
+@pytest.mark.parametrize(("slot", "name"), READERS)
+def test_cut_trajectories_have_failed_for_every_part(slot: str, name: str) -> None:  # rule 7
+    written = BoundPart(name=name, options=WITH_OPTIONS.get((slot, name), {}))
+
+    def result(table: StepTable) -> object:
+        found = bind(slot, written).started().at(Iteration())(table)
+        return {key: value.tolist() for key, value in found.items()} if isinstance(found, dict) else found.tolist()
+
+    assert result(episodes(np.nan)) == result(episodes(0.0))
+
+
+def test_every_part_that_reads_outcomes_is_tried() -> None:  # rule 7
+    assert {name for _, name in READERS} > {
+        "outcome",
+        "filtered",
+        "flow_grpo",
+        "progress",
+        "tool_use",
+        "constant_groups",
+    }

@@ -1,22 +1,32 @@
 """A column of episodes that a part reads (1) is refused at the start, if an object of the environment does not list it
 although its class does; (2) gets one line, if the environment lists nothing; (3) is fine if another part gives it, and
-nothing is asked of an estimator whose result nobody reads; (4) a run says both at its start.
+nothing is asked of an estimator whose result nobody reads; (4) a run says both at its start; (5) is empty if no step of
+an iteration has it. (6) If no row counts, no estimator is called.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from palaestra.bound import BoundPart, bind
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
-from palaestra.training.stages import Stages, refuse_missing_columns
+from palaestra.training.stages import (
+    Stages,
+    assign_credit,
+    declared_columns,
+    refuse_missing_columns,
+    with_declared,
+)
 from palaestra.training.start import train
 from tests.messages import told
+from tests.parts.small_tables import table
 
 OWN = """
 from palaestra.envs.probes.rooms import Rooms
@@ -29,16 +39,22 @@ keyed.provides = frozenset({"state_key"})
 """
 
 
-def check(source: Any, *advantage: str, environment: str = "gymnasium", others: Any = (), loss: str = "ppo_clip"):
-    stages = Stages(
+def stages_with(*advantage: str, loss: str = "ppo_clip", declared: Collection[str] = ()) -> Stages:
+    return Stages(
         reward=[],
         selection=[],
         advantage=[bind("advantage", BoundPart(name=name)) for name in advantage],
         weights=[],
         updates={"main": [bind("loss", BoundPart(name=loss))]},
+        declared=declared,
     )
+
+
+def check(source: Any, *advantage: str, environment: str = "gymnasium", declared: Any = (), loss: str = "ppo_clip"):
+    given = {*declared, *(getattr(source, "provides", None) or ())}
+    stages = stages_with(*advantage, loss=loss, declared=given)
     bound = bind("environment", BoundPart(name=environment))
-    return refuse_missing_columns(stages, bound, source, others=others, outputs={"logprob", "entropy"})
+    return refuse_missing_columns(stages, bound, source, outputs={"logprob", "entropy"})
 
 
 @pytest.fixture
@@ -63,7 +79,8 @@ def test_2_nothing_is_listed(own: str) -> None:
 
 def test_3_another_part_gives_it(own: str) -> None:
     cart = GymnasiumEnvironment(id="CartPole-v1")
-    assert check(cart, "gigpo", others=[bind("reward", BoundPart(name=f"{own}:keyed"))]) == []
+    recipe = load(["grpo"], ["environment={gymnasium: {id: CartPole-v1}}", f"reward=[{own}:keyed]"])
+    assert check(cart, "gigpo", declared=declared_columns(recipe.settings, cart)) == []
     assert check(cart, "gigpo", loss="behavior_cloning") == []
 
 
@@ -76,3 +93,18 @@ def test_4_a_run_says_it(own: str, tmp_path: Path, capsys: pytest.CaptureFixture
     recipe = load(base, [*small, f"run={tmp_path}/b", f"environment={own}:Mine"])
     train(recipe.settings, recipe=recipe.to_json())
     assert capsys.readouterr().err.count("has no `provides`") == 1
+
+
+def test_5_no_step_has_it() -> None:
+    bare = table(stratum=None, process=None)
+    for name, column in (("stratified_grpo", "stratum"), ("hrpo", "process")):
+        given = with_declared(bare, stages_with(name, declared={"stratum", "process"}))
+        assert {*given.names} - {*bare.names} == {column}
+        assert bool(torch.isnan(given[column]).all() if column == "process" else (given[column] == -1).all())
+    assert with_declared(bare, stages_with("stratified_grpo")).names == bare.names
+
+
+def test_6_no_row_counts() -> None:
+    credit = assign_credit([bind("advantage", BoundPart(name="ppo"))], table(row_weight=[0.0] * 4))
+    for column in ("advantage", "value_target", "value_weight"):
+        assert credit[column].tolist() == [0.0] * 4

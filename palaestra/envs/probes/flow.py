@@ -97,8 +97,8 @@ class Flow(KeepsState[State]):
     Reward: 1 to `planner` for the right answer, else 0. After an act that cannot be read, the planner has used up a
     sub-goal, the executor finds nothing, the verifier's verdict is `continue`, and the generator's answer is wrong.
 
-    The last `info` has `steps`, the number of sub-goals, and `stratum`, the number of hops as a text. `vector` and
-    indices of actions are for the planner. The other modules act by text.
+    The first and the last `info` have `stratum`, the number of hops as a text, and the last one has `steps`, the number
+    of sub-goals. `vector` and indices of actions are for the planner. The other modules act by text.
 
     Raises: RecipeError, if the first number of `hops` is larger than the second.
     """
@@ -166,7 +166,7 @@ class Flow(KeepsState[State]):
     def reset(self, task: Task) -> StepResult:
         graph, question = self._drawn(task)
         self.state = State(graph, question, task.seed, str(task.seed), question.start)
-        return several({PLANNER: self._observe(self.state, "")})
+        return several({PLANNER: self._observe(self.state, "")}, info={"stratum": str(len(question.relations))})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         state = self.state

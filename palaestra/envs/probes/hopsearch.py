@@ -282,10 +282,8 @@ class HopSearch(KeepsState[State]):
     ) -> StepResult:
         answered = right is not None
         cut = not answered and state.turn >= self._max_turns
-        # Every step tells the outcome, since a limit of the run may cut the episode off.
-        info: dict[str, Any] = {"success": answered and all(right or ())}
-        if answered or cut:
-            info["stratum"] = str(state.calls)
+        # Every step tells the outcome and the stratum, since a limit of the run may cut the episode off.
+        info: dict[str, Any] = {"success": answered and all(right or ()), "stratum": str(state.calls)}
         return single(
             AGENT,
             None if answered else self._observe(state, said),

@@ -86,8 +86,8 @@ class Relay(KeepsState[State]):
 
     The `info` of a step has `invocation`, which is 0 for `main`, else the number of the call; `parent`, the turn of the
     act that made the call; `format`, which is 0 for an act that the role cannot do and for the last act of a call
-    without a report; and, at the end of a call, `expert`, which is 1 if the report was true. The last step has `calls`,
-    the number of calls, and `stratum`, the same as a text.
+    without a report; `stratum`, the number of calls so far as a text; and, at the end of a call, `expert`, which is 1
+    if the report was true. The last step has `calls`, the number of calls.
     """
 
     agents: tuple[str, ...] = (MAIN, SUB)
@@ -173,13 +173,14 @@ class Relay(KeepsState[State]):
         else:
             self._sub_acts(state, state.call, words, info)
         state.turn += 1
+        info["stratum"] = str(state.calls)
         said = "" if fits else "not understood. " if meant is None else "not possible. "
         if answered is None and (state.call is not None or state.own < self._calls + SPARE):
             return several({state.agent: self._observe(state, said)}, rewards=rewards, info=info)
         won = bool(answered)
         for one in (MAIN, SUB) if self._shared else (MAIN,):
             rewards[one] = rewards.get(one, 0.0) + float(won)
-        info |= {"success": won, "calls": state.calls, "stratum": str(state.calls)}
+        info |= {"success": won, "calls": state.calls}
         return several({}, rewards=rewards, over=self.agents, info=info)
 
     # ---- abilities ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ WHERE = "loss: preference"
 @register(
     "loss",
     "preference",
-    reads=("logprob", "logprob_reference", "outcome", "weight"),
+    reads=("logprob", "logprob_reference", "outcome", "weight", "truncated?"),
     uses=("reference", "group"),
     scope="group",
     every_token=True,
@@ -39,7 +39,8 @@ def preference(
     mean over episodes; an episode without a pair counts there with 0. Advantages are not read.
 
     Args:
-        batch: columns logprob, reference, outcome, weight, trajectory, group, each (tokens,); whole groups.
+        batch: columns logprob, reference, outcome, weight, trajectory, group, each (tokens,); whole groups. An episode
+            that a limit cut off unjudged has the outcome 0.
         beta: > 0. Higher: the policy stays nearer to the reference. Usual: 0.1.
         pairs: "one_to_one" pairs the best episode with the worst, the second best with the second worst and so on, each
             episode at most once; "all" takes every pair with unequal outcomes.
@@ -51,7 +52,7 @@ def preference(
     """
     counts = batch["weight"] > 0
     own, groups = unit_key(batch, "trajectory", where=WHERE), unit_key(batch, "group", where=WHERE)
-    reference, outcome = batch["logprob_reference"], batch["outcome"]
+    reference, outcome = batch["logprob_reference"], _outcomes(batch, own)
     _refuse_missing(outcome, counts)
     gain = torch.where(counts, batch["logprob"] - torch.where(counts, reference, 0.0), 0.0)
     total = gain.new_zeros(own.size).index_add(0, own.codes, gain)
@@ -78,6 +79,16 @@ def preference(
         "preference/pairs": (number > 0).to(margin.dtype)[own.codes],
     }
     return of_tokens(values), {name: value.detach() for name, value in metrics.items()}
+
+
+def _outcomes(batch: TokenBatch, own: Key) -> Tensor:
+    """The outcome of each token's episode."""
+    outcome = batch["outcome"]
+    if "truncated" not in batch:
+        return outcome
+    is_cut = torch.zeros(own.size, dtype=torch.bool, device=outcome.device)
+    is_cut[own.codes[batch["truncated"] > 0]] = True
+    return torch.where(outcome.isnan() & is_cut[own.codes], 0.0, outcome)
 
 
 def _refuse_missing(outcome: Tensor, counts: Tensor) -> None:

@@ -3,6 +3,7 @@
 1. The gradient raises the better episode and lowers the worse one by the amount of the formula.
 2. Equal outcomes and single episodes have no gradient.
 3. Episodes without an outcome, batches without a reference, parts of a group and groups of several tasks are refused.
+4. An episode that a limit cut off unjudged has the outcome 0.
 """
 
 from __future__ import annotations
@@ -53,3 +54,10 @@ def test_bad_pairs() -> None:  # rule 3
     columns: dict[str, Any] = {"group": ["g", "g"], "trajectory": ["a", "b"], "agent": ["x", "x"], "turn": [0, 0]}
     with pytest.raises(InvalidData, match="different tasks"):  # a pair would join them
         StepTable(**columns, reward=[1, 0], task=["one", "another"])
+
+
+def test_episodes_that_were_cut_off() -> None:  # rule 4
+    cut = pair(outcome=[1, 1, float("nan")], truncated=[0, 0, 1])
+    assert torch.equal(gradient(preference, cut), gradient(preference, pair()))
+    with pytest.raises(InvalidData, match="1 of 3"):
+        preference(pair(outcome=[1, 1, float("nan")], truncated=[1, 0, 0]))

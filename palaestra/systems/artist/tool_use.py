@@ -16,7 +16,7 @@ WHERE = "reward: tool_use"
 @register(
     "reward",
     "tool_use",
-    reads=("outcome", "format", "tool_call", "tool_error"),
+    reads=("outcome", "format", "tool_call", "tool_error", "truncated?"),
     writes=("reward", "answer_reward", "format_reward", "tool_reward"),
     source="arXiv 2505.01441",
 )

@@ -15,13 +15,21 @@ from torch import Tensor
 from palaestra.algebra import segment_count, segment_mean, segment_sum, standardize, total_return
 from palaestra.data import Key, StepTable
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Columns, Positive, register
 
 Shape = tuple[Positive, Positive]
 SLACK = 1e-6  # tolerance for float32 sums of rewards at the ends of the range
 
 
-@register("advantage", "bnpo", reads=("outcome?",), writes=("advantage",), uses=("group",), source="arXiv 2506.02864")
+@register(
+    "advantage",
+    "bnpo",
+    reads=("outcome?", "truncated?"),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2506.02864",
+)
 def bnpo(
     table: StepTable,
     *,
@@ -47,7 +55,8 @@ def bnpo(
         table: columns group, trajectory, reward, each (rows,), and those of `rewards`.
         minimum, maximum: range of the results.
         rewards: results that are estimated one by one, each with its own density, and averaged: "return", the sum of
-            rewards; "outcome"; or a column whose sum over a trajectory is a result.
+            rewards; "outcome", which is `minimum` for a trajectory that a limit cut off unjudged; or a column whose sum
+            over a trajectory is a result.
         shape: (α, β), in place of the fitted values.
         floor: > 0, least density. Higher: groups with a rare success rate count less. With 1e-6, one success of a hard
             task can weigh a million times as much as others. Usual: 0.1.
@@ -67,7 +76,7 @@ def bnpo(
         )
     total = torch.zeros(len(table), dtype=torch.float64)
     for name in rewards:
-        result = (_result(table, name).double() - minimum) / (maximum - minimum)
+        result = (_result(table, name, minimum).double() - minimum) / (maximum - minimum)
         _refuse_outside(name, result, table.row_weight > 0, minimum, maximum)
         total += _one(result, table, shape=shape, floor=floor, by=by)
     return (total / len(rewards)).float()
@@ -85,12 +94,12 @@ def _one(result: Tensor, table: StepTable, *, shape: Shape | None, floor: float,
     return centered.double() / density[key.codes]
 
 
-def _result(table: StepTable, name: str) -> Float[Tensor, " rows"]:
+def _result(table: StepTable, name: str, minimum: float) -> Float[Tensor, " rows"]:
     """One number per trajectory, on each of its rows."""
     if name == "return":
         return total_return(table)
     if name == "outcome":
-        return table["outcome"]
+        return outcomes_of(table, cut=minimum)
     whole = table.key("trajectory")
     counts = Key(whole.codes, whole.size, (), (table.row_weight > 0).double())
     return segment_sum(torch.where(table.row_weight > 0, table[name], 0.0), by=counts)[whole.codes]

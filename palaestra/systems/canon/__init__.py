@@ -20,6 +20,7 @@ from palaestra.algebra import segment_count, segment_mean, segment_rank, segment
 from palaestra.clashes import Clash, PartPattern
 from palaestra.data import Iteration, Key, StepTable
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Columns, Fraction, PositiveInt, register
 
 Metric = Literal["entropy", "length", "random"]
@@ -39,8 +40,8 @@ Steps = Annotated[int, pydantic.Field(ge=0)]
     reads=(),
     reads_if={
         "metric=entropy": ("row_entropy",),
-        "schedule=accuracy": ("outcome",),
-        "schedule=failure": ("outcome",),
+        "schedule=accuracy": ("outcome", "truncated?"),
+        "schedule=failure": ("outcome", "truncated?"),
     },
     writes=("advantage",),
     uses=("group",),
@@ -189,11 +190,11 @@ def _by_name(table: StepTable, counts: Key) -> Int[Tensor, " n"]:
 
 
 def _accuracy(table: StepTable) -> float:
-    """Mean outcome of the trajectories, each counted once."""
+    """Mean outcome of the trajectories, each counted once; one that a limit cut off unjudged has failed."""
     whole = table.key("trajectory")
     counts = Key(whole.codes, whole.size, (), (table.row_weight > 0).double())
     present = segment_count(by=counts) > 0
-    found = segment_mean(torch.where(counts.weights > 0, table["outcome"], 0.0), by=counts)[present]
+    found = segment_mean(torch.where(counts.weights > 0, outcomes_of(table), 0.0), by=counts)[present]
     if not bool(((found >= 0) & (found <= 1)).all()):
         raise InvalidData(
             where="advantage: canon",

@@ -16,7 +16,7 @@ import numpy as np
 import pydantic
 
 from palaestra.data import Action, StepResult, derive
-from palaestra.errors import ContractError
+from palaestra.errors import ContractError, RecipeError
 from palaestra.registry import PositiveInt, declaring, register
 from palaestra.rollout.programs import acted_by, demonstrated_by, roles_of
 from palaestra.teams.demonstration import option_of
@@ -108,10 +108,23 @@ async def demonstrate(episode: Episode, *, noise: float = 0.0) -> None:
     await _discuss(episode, question, names, speak, wording=wording, earlier=earlier, **more)
 
 
+def _refuse_few_turns(options: Mapping[str, Any], settings: Any, source: Any) -> None:
+    """Refuse a `rollout.max_turns` that cuts every discussion of the last round off."""
+    rounds, most = options["rounds"], settings.rollout.max_turns
+    least = max(rounds * options["agents"] + 1, 3 * rounds)
+    if most < least:
+        raise RecipeError(
+            where=f"rollout.max_turns: {most}",
+            what=f"{rounds} rounds of {options['agents']} agents need {least} turns: the environment checks each "
+            "solution before the last scores, and each agent acts three times a round.",
+            remedy=f"Set rollout.max_turns={least}, or lower `rounds`.",
+        )
+
+
 @register("program", "discussion", uses=("one_agent", "one_act"), source="arXiv 2510.08529")
 @acted_by(agents)
 @demonstrated_by(demonstrate)
-@declaring(provides=frozenset({"stratum", "discussion", "score"}), waits=True)
+@declaring(provides=frozenset({"stratum", "discussion", "score"}), waits=True, fits=_refuse_few_turns)
 async def discussion(
     episode: Episode,
     *,
@@ -147,7 +160,10 @@ async def discussion(
     share of scores that are 3 for a right solution or less for a wrong one). The outcome is that of one of the last
     solutions, drawn with the play's seed.
 
-    Raises: ContractError, in an environment with several agents or acts.
+    `rollout.max_turns` must leave room for all rounds: each agent acts three times a round, and the environment checks
+    each solution.
+
+    Raises: RecipeError, for too few turns; ContractError, in an environment with several agents or acts.
     """
     wording = {SOLVER: solve, EVALUATOR: evaluate, SCORER: score}
 
@@ -180,6 +196,8 @@ async def _discuss(
         step = episode.agents[name].last
         assert step is not None
         step.info |= {"stratum": duty, "discussion": float(told.number)}
+        if duty == SCORER:
+            step.info["score"] = float(said or 0)
         return said
 
     past: list[Told] = []
@@ -195,12 +213,11 @@ async def _discuss(
         for duty in (EVALUATOR, SCORER):
             judges = dealt(names, len(now), draw)
             judging = (work(told, name, duty) for told, name in zip(now, judges, strict=True))
-            for told, name, said in zip(now, judges, await asyncio.gather(*judging), strict=True):
+            for told, said in zip(now, await asyncio.gather(*judging), strict=True):
                 if duty == EVALUATOR:
                     told.evaluation = said
                 else:
                     told.score = int(said or 0)
-                    episode.latest[name].info["score"] = float(told.score)
         past += now
     _report(episode, past, past[-len(names) :])
 

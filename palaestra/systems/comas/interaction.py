@@ -21,27 +21,29 @@ WHERE = "reward: interaction"
     "reward",
     "interaction",
     reads=("stratum", "discussion", "score"),
-    writes=("reward",),
+    writes=("reward", "row_weight"),
     source="arXiv 2510.08529",
 )
 def interaction(
     table: StepTable, iteration: Iteration, *, scores: Literal["scorer", "random"] = "scorer"
-) -> Float[Tensor, " rows"]:
+) -> dict[str, Float[Tensor, " rows"]]:
     """Turn the score of a discussion into opposite rewards of its solver and its evaluator.
 
         s in {1, 2, 3}:    q = (s − 1) / 2;    solver q,    evaluator 1 − q,    scorer 0
         s unreadable:                          solver 0,    evaluator 0,        scorer −1
 
-    The rewards of solver and evaluator sum to 1; the scorer is only punished for an unreadable score.
+    The rewards of solver and evaluator sum to 1; the scorer is only punished for an unreadable score. A discussion that
+    a limit cut off before its score is left out of everything: its rows get the weight 0.
 
     Args:
         table: columns trajectory, discussion, stratum ("solver", "evaluator" or "scorer") and score (0: unreadable;
             read on rows of scorers only), each (rows,).
-        iteration: its seed decides the random scores.
+        iteration: its seed decides the random scores, and its rows say which episodes were cut off.
         scores: "scorer" uses the scores of the table; "random" draws a readable score for each discussion, as a
             control.
 
-    Returns: float32 (rows,). No other column is read, in particular no outcome.
+    Returns: "reward" and "row_weight", each float32 (rows,). No other column is read, in particular no outcome.
+    Metrics: interaction/left_out, the share of discussions that were cut off.
     Raises: InvalidData, for a score other than 0 to 3, a discussion without exactly one solver, evaluator and scorer,
         or rows that have a reward already: a program that lets the environment's judgment into the training.
     """
@@ -55,12 +57,15 @@ def interaction(
     names = table.labels("stratum")
     duty = [torch.tensor([name == one for name in names] + [False])[table["stratum"]] for one in DUTIES]
     talks = table.key("trajectory", "discussion")
+    is_cut, ends = torch.zeros((2, talks.size), dtype=torch.bool)
+    is_cut[talks.codes[_cut(iteration, len(table))]], ends[talks.codes[duty[2]]] = True, True
     for one, rows in zip(DUTIES, duty, strict=True):
         count = torch.zeros(talks.size).index_add_(0, talks.codes, rows.float())
-        if bool((count != 1).any()):
+        wrong = (count > 1) | ((count == 0) & ~is_cut)
+        if bool(wrong.any()):
             raise InvalidData(
                 where=WHERE,
-                what=f"{int((count != 1).sum())} discussions do not have exactly one {one}.",
+                what=f"{int(wrong.sum())} discussions do not have exactly one {one}.",
                 remedy="Give each discussion of a trajectory one row per `stratum`, as the program `discussion` does.",
             )
     said = torch.where(duty[2], table["score"].double(), 0.0)
@@ -75,7 +80,17 @@ def interaction(
         score = _drawn(table, talks.codes, talks.size, seed=iteration.seed)
     readable, quality = (score > 0)[talks.codes], ((score - 1) / 2)[talks.codes]
     paid = torch.where(duty[0], quality, torch.where(duty[1], 1 - quality, 0.0))
-    return torch.where(readable, paid, torch.where(duty[2], -1.0, 0.0)).float()
+    reward = torch.where(readable, paid, torch.where(duty[2], -1.0, 0.0)).float()
+    iteration.metrics["interaction/left_out"] = float((~ends).float().mean())
+    return {"reward": reward, "row_weight": table.row_weight * ends[talks.codes]}
+
+
+def _cut(iteration: Iteration, size: int) -> Tensor:
+    """Whether a limit cut off the episode of each row. The column `truncated` does not tell it, since the environment
+    ends with each solution: bool (rows,).
+    """
+    cut = [row.trajectory.stop.cut for row in iteration.rows]
+    return torch.tensor(cut or [False] * size)
 
 
 def _drawn(table: StepTable, codes: Tensor, size: int, *, seed: int) -> Tensor:

@@ -9,20 +9,23 @@
 7. Random scores do not depend on the texts. Self-consistency pays the most frequent answers.
 8. Demonstrations: solutions are the expert's, judges are wrong with probability `noise`; templates and rounds are those
    of the recipe.
+9. Discussions that a limit cut off are left out, and a limit of turns that cuts every episode off is refused.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 from palaestra.chat import LatestOnly
-from palaestra.data import Iteration, Play, RunSetup, StepTable, Trajectory
+from palaestra.data import Iteration, Play, RunSetup, StepTable, StopReason, Trajectory, rows_of
 from palaestra.envs.probes.sums import Sums, read, spell
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.recipe import load
 from palaestra.registry import part
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner
@@ -31,14 +34,15 @@ from palaestra.systems.comas.discussion import demonstrate, discussion, score_of
 from palaestra.systems.comas.interaction import interaction as interaction_part
 from palaestra.systems.self_consistency import self_consistency
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, check_environment
+from palaestra.training.preflight import check_start
 from tests.golden_cases import Golden
 from tests.messages import told
 from tests.teams.playing import demonstrated
 
 
 def interaction(table: StepTable, *, seed: int = 0, **options: Any) -> torch.Tensor:
-    """The part in an iteration of this seed."""
-    return interaction_part(table, Iteration(seed=seed), **options)
+    """The rewards of the part in an iteration of this seed."""
+    return interaction_part(table, Iteration(seed=seed), **options)["reward"]
 
 
 NAMES = ("agent_1", "agent_2", "agent_3")
@@ -52,7 +56,14 @@ def speaking(turn: int, seen: Any) -> str:
 
 
 def discuss(
-    speak: Any = speaking, *, program: Any = None, env: Any = Sums, seed: int = 1, tasks: int = 1, **options: Any
+    speak: Any = speaking,
+    *,
+    program: Any = None,
+    env: Any = Sums,
+    seed: int = 1,
+    tasks: int = 1,
+    turns: int = 20,
+    **options: Any,
 ) -> list[Trajectory]:
     async def bound(episode: Any) -> None:
         await discussion(episode, **{"agents": 3, "rounds": 2, "references": 1, **options})
@@ -69,7 +80,7 @@ def discuss(
         Play(task=task, group=f"g{place}", sample=0, seed=seed + place)
         for place, task in enumerate(env().tasks("train", tasks, 0))
     ]
-    return EpisodeRunner(setup, RolloutSettings(max_turns=20)).collect(plays, program=program)
+    return EpisodeRunner(setup, RolloutSettings(max_turns=turns)).collect(plays, program=program)
 
 
 def duties(found: Trajectory) -> list[tuple[str, str, float]]:
@@ -172,6 +183,21 @@ def test_bad_tables(golden: Golden) -> None:  # rule 6
         interaction(table.replace(stratum=[*duty, *duty[:5], None]))
     with told(InvalidData, "exactly one solver"):
         interaction(table.replace(discussion=[0] * 12))
+
+
+def test_discussions_that_were_cut_off() -> None:  # rule 9
+    (cut,), (whole,) = discuss(turns=6), discuss()
+    table, iteration = StepTable.from_trajectories([cut]), Iteration(rows=rows_of([cut]))
+    found = interaction_part(table, iteration)
+    assert cut.stop is StopReason.MAX_TURNS and found["row_weight"].tolist() == [1.0] * 9 + [0.0] * 3
+    assert found["reward"][:9].tolist() == interaction(StepTable.from_trajectories([whole]))[:9].tolist()
+    assert iteration.metrics == {"interaction/left_out": 0.5}
+    with told(InvalidData, "exactly one evaluator"):
+        interaction_part(table, Iteration())
+    for turns in (6, 7):
+        recipe = load(["comas"], [f"rollout.max_turns={turns}"])
+        with nullcontext() if turns == 7 else told(RecipeError, "need 7 turns"):
+            check_start(recipe.settings, recipe.to_json())
 
 
 def test_controls(golden: Golden) -> None:  # rule 7

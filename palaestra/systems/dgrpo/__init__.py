@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, total_return
@@ -19,8 +19,10 @@ from palaestra.data import Batch, Key, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.rewards import cut_off, outcomes_of
 from palaestra.registry import Fraction, Positive, register
 
+UNKNOWN = ""  # the family of trajectories that were cut off, in a group without a family
 SLACK = 1e-6  # tolerance for float32 sums of rewards at the ends of [0, 1]
 
 
@@ -28,7 +30,7 @@ SLACK = 1e-6  # tolerance for float32 sums of rewards at the ends of [0, 1]
     "weights",
     "difficulty",
     reads=(),
-    reads_if={"column=outcome": ("outcome",), "family=stratum": ("stratum?",)},
+    reads_if={"column=outcome": ("outcome", "truncated?"), "family=stratum": ("stratum?", "truncated?")},
     writes=("weight", "counts"),
     uses=("group",),
     source="arXiv 2508.04416",
@@ -45,9 +47,11 @@ class Difficulty(StatefulPart):
     factor of its rewards.
 
     Args:
-        column: the result, in [0, 1]: "return", the sum of rewards; "outcome"; or another column with one number per
-            trajectory, such as an overlap of intervals.
-        family: a column with the name of a task's family. None: all tasks are of one family, of weight 1.
+        column: the result, in [0, 1]: "return", the sum of rewards; "outcome", 0 for a trajectory that a limit cut off
+            unjudged; or another column with one number per trajectory, such as an overlap of intervals.
+        family: a column with the name of a task's family. None: all tasks are of one family, of weight 1. A trajectory
+            that a limit cut off before its family was given has that of its group; if its group has none, w_family is
+            1 and its result is not in the means.
         known: the allowed names of families; empty: any name.
         momentum: in [0, 1]. Higher: weights change more slowly. 1 keeps the first means. Usual: 0.9.
         low, high: bounds of w_family, 0 < low ≤ high. Both 1: all families weigh the same. Usual: 0.5 and 2.
@@ -105,11 +109,15 @@ class Difficulty(StatefulPart):
     def _remember(self, names: list[str], results: Tensor, by: Key) -> None:
         means, seen = segment_mean(results, by=by), segment_count(by=by) > 0
         for code in sorted(seen.nonzero()[:, 0].tolist(), key=lambda code: names[code]):
+            if names[code] == UNKNOWN:
+                continue
             name, mean = names[code], float(means[code])
             self.means[name] = self.momentum * self.means.get(name, mean) + (1 - self.momentum) * mean
 
     def _result(self, table: StepTable) -> Float[Tensor, " rows"]:
-        result, counts = total_return(table) if self.column == "return" else table[self.column], table.row_weight > 0
+        known = {"return": total_return, "outcome": outcomes_of}
+        result = known[self.column](table) if self.column in known else table[self.column]
+        counts = table.row_weight > 0
         bad = (counts & ~((result >= -SLACK) & (result <= 1 + SLACK))).nonzero()  # NaN is outside too
         if len(bad):
             row = int(bad[0, 0])
@@ -124,14 +132,15 @@ class Difficulty(StatefulPart):
         """The family of each trajectory, int64 (trajectories,), and the families' names."""
         if self.family is None:
             return torch.zeros(whole.size, dtype=torch.int64), ["all"]
-        codes, names = table[self.family], [str(label) for label in table.labels(self.family)]
+        names = [str(label) for label in table.labels(self.family)]
+        codes = _with_cut(table, table[self.family], unknown=len(names))
         self._refuse(table, counts & (codes < 0), "it has no family")
         family = torch.zeros(whole.size, dtype=torch.int64).index_copy_(0, whole.codes[counts], codes[counts])
         self._refuse(table, counts & (codes != family[whole.codes]), "its rows have different families")
         if self.known:
-            unknown = torch.tensor([name not in self.known for name in names])
+            unknown = torch.tensor([*(name not in self.known for name in names), False])
             self._refuse(table, counts & unknown[codes], f"its family is not one of {', '.join(self.known)}")
-        return family, names
+        return family, [*names, UNKNOWN]
 
     def _refuse(self, table: StepTable, bad: Tensor, what: str) -> None:
         if not bool(bad.any()):
@@ -153,3 +162,11 @@ class Difficulty(StatefulPart):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.means = dict(state["means"])
+
+
+def _with_cut(table: StepTable, codes: Tensor, unknown: int) -> Int[Tensor, " rows"]:
+    """The codes of families. A trajectory that was cut off has that of its group, or `unknown` without one there."""
+    lacks = (codes < 0) & cut_off(table)
+    key = table.key("group")
+    family = torch.full((key.size,), -1, dtype=torch.int64).scatter_reduce(0, key.codes, codes, "amax")[key.codes]
+    return torch.where(lacks, torch.where(family < 0, unknown, family), codes)

@@ -6,6 +6,7 @@
 4. A hard group of a hard family weighs most; weights do not depend on the order of rows, and padding does not count.
 5. The shares of two families in the gradient become closer.
 6. Results outside [0, 1], and trajectories without a family, of an unknown one or of several are refused.
+7. A trajectory that a limit cut off without a family has that of its group; a group without one weighs 1.
 """
 
 from __future__ import annotations
@@ -134,3 +135,15 @@ def test_6_refusals() -> None:
     for wrong in ({"momentum": 1.2}, {"hard": -1}, {"low": 0}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):
             Difficulty(**wrong)
+
+
+def test_7_cut_off_without_a_family() -> None:
+    table = batch(easy=[EASY], hard=[HARD])
+    cut = [place in (4, 14) for place in range(len(table))]
+    labels = [label if not cut[place] else None for place, label in enumerate(["easy"] * 5 + ["hard"] * 10)]
+    some = Difficulty(known=("easy", "hard"))
+    assert torch.equal(some(table.replace(stratum=labels, truncated=cut), at()), Difficulty()(table, at()))
+    whole = Difficulty(hard=0.0)
+    gone = table.replace(stratum=["easy"] * 5 + [None] * 10, truncated=[False] * 5 + [True] * 10)
+    assert whole(gone, at()).tolist() == [1.0] * 15
+    assert whole.means == pytest.approx({"easy": 0.8})

@@ -18,6 +18,7 @@ from torch import Tensor
 from palaestra.algebra import segment_sum
 from palaestra.data import Key, StepTable
 from palaestra.errors import InvalidData
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Columns, register
 
 Part = Annotated[float, pydantic.Field(ge=0, lt=1)]
@@ -48,8 +49,9 @@ def entity_credit(
     So trajectories of a group that fails altogether still differ. ĝ is 0 if no trajectory of the group named an entity.
 
     Args:
-        table: columns group, trajectory, turn; outcome (rows,), 1 for a success; the share of entities (rows,), of
-            which the largest of a trajectory counts, so that it may grow from step to step.
+        table: columns group, trajectory, turn; outcome (rows,), 1 for a success, and a failure where a limit cut the
+            trajectory off unjudged; the share of entities (rows,), of which the largest of a trajectory counts, so that
+            it may grow from step to step.
         alpha: in [0, 1). Higher: failures that came near earn more. 0: only success pays. Usual: 0.3.
         column: the column with the shares.
         malformed: columns that make a trajectory malformed where a row is not 0: unreadable acts, or a limit that cut
@@ -61,8 +63,9 @@ def entity_credit(
     """
     counts, whole = table.row_weight > 0, table.key("trajectory")
     own = Key(whole.codes, whole.size, (), counts.double())
-    share = _largest(_checked(table, column, counts), whole, counts)
-    solved = _largest(_checked(table, "outcome", counts), whole, counts) >= 1
+    share = _largest(_checked(table, column, table[column], counts), whole, counts)
+    outcome = _checked(table, "outcome", outcomes_of(table), counts)
+    solved = _largest(outcome, whole, counts) >= 1
     key = table.key(*by)
     best = _largest(share[whole.codes], key, counts)[key.codes]
     rate = torch.where(best > 0, share[whole.codes] / best.clamp_min(1e-300), 0.0)
@@ -83,8 +86,10 @@ def _largest(values: Tensor, by: Key, counts: Bool[Tensor, " rows"]) -> Float[Te
     return most.scatter_reduce(0, by.codes[counts], values.double()[counts], "amax")
 
 
-def _checked(table: StepTable, name: str, counts: Bool[Tensor, " rows"]) -> Float[Tensor, " rows"]:
-    column = table[name].double()
+def _checked(
+    table: StepTable, name: str, column: Float[Tensor, " rows"], counts: Bool[Tensor, " rows"]
+) -> Float[Tensor, " rows"]:
+    column = column.double()
     bad = (counts & ~((column >= 0) & (column <= 1))).nonzero()  # NaN is outside too
     if len(bad):
         row = int(bad[0, 0])

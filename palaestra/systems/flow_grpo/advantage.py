@@ -9,11 +9,17 @@ from torch import Tensor
 from palaestra.algebra import Peers, segment_count, total_return
 from palaestra.data import Key, StepTable
 from palaestra.errors import InvalidData
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Scale, register
 
 
 @register(
-    "advantage", "flow_grpo", reads=("outcome?",), writes=("advantage",), uses=("group",), source="arXiv 2510.05592"
+    "advantage",
+    "flow_grpo",
+    reads=("outcome?", "truncated?"),
+    writes=("advantage",),
+    uses=("group",),
+    source="arXiv 2510.05592",
 )
 def flow_grpo(
     table: StepTable,
@@ -72,10 +78,13 @@ def _planned(table: StepTable, planner: str | None) -> Bool[Tensor, " rows"]:
 
 
 def _refuse_unjudged(table: StepTable) -> None:
-    """Refuse a missing outcome beside others: its judge failed. If all are missing, only rewards are used."""
+    """Refuse a missing outcome beside others: its judge failed. If all are missing, only rewards are used.
+
+    A trajectory that a limit cut off had no judge, and counts as failed.
+    """
     if "outcome" not in table:
         return
-    missing = table["outcome"].isnan() & (table.row_weight > 0)
+    missing = outcomes_of(table).isnan() & (table.row_weight > 0)
     if bool(missing.any()) and not bool(table["outcome"].isnan().all()):
         row = int(missing.nonzero()[0])
         raise InvalidData(

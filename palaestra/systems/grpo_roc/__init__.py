@@ -22,6 +22,7 @@ from palaestra.algebra import segment_count, segment_sum
 from palaestra.clashes import Clash, PartPattern
 from palaestra.data import Iteration, Key, StepTable, derive
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Positive, PositiveInt, register
 
 WHERE = "selection: resample_on_correct"
@@ -33,7 +34,7 @@ Count = Annotated[int, pydantic.Field(ge=0)]
 @register(
     "selection",
     "resample_on_correct",
-    reads=("outcome", "tool_call", "tool_error", "answer"),
+    reads=("outcome", "tool_call", "tool_error", "answer", "truncated?"),
     writes=("row_weight",),
     uses=("group",),
     source="arXiv 2508.20722, public code",
@@ -65,7 +66,7 @@ def resample_on_correct(
     First, groups in which all trajectories ended alike are removed, and groups of fewer than `keep`. Then n₁ successes
     and n₀ failures stay: with "lowest" the successes of least p and the first failures, with "sample" successes drawn
     with weights 1 / (p + softness) and failures drawn evenly, without replacement. If no group is left, one group that
-    ended alike stays, in which all advantages are 0.
+    ended alike stays, in which all advantages are 0. A trajectory that a limit cut off unjudged is a failure.
 
     Args:
         table: columns group, trajectory, outcome (rows,); tool_call, tool_error, answer (rows,), counts of each act, 0
@@ -198,7 +199,7 @@ def _right(table: StepTable, codes: Sequence[int]) -> np.ndarray:
     Raises: InvalidData, for one of `codes` whose outcome is neither 0 nor 1.
     """
     outcome = np.full(len(table.labels("trajectory")), math.nan)
-    outcome[table["trajectory"].numpy()] = table["outcome"].numpy()
+    outcome[table["trajectory"].numpy()] = outcomes_of(table).numpy()
     for code in codes:
         if outcome[code] not in (0.0, 1.0):
             found = "none" if math.isnan(outcome[code]) else f"{outcome[code]:g}"

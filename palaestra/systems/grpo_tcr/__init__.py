@@ -24,7 +24,7 @@ WHERE = "reward: tool_bonus"
 @register(
     "reward",
     "tool_bonus",
-    reads=("outcome", "tool_call"),
+    reads=("outcome", "tool_call", "truncated?"),
     writes=("reward", "tool_bonus"),
     source="arXiv 2510.11701, public code",
 )

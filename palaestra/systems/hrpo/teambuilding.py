@@ -151,7 +151,7 @@ class Teambuilding(KeepsState[State]):
         topic = self._topic(task)
         needed = frozenset(ROLES.index(role) for role in TOPICS[topic])
         self.state = State(topic=topic, needed=needed, seed=task.seed)
-        return single(AGENT, self._observe(self.state, ""))
+        return single(AGENT, self._observe(self.state, ""), info={"stratum": str(len(needed))})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         state = self.state

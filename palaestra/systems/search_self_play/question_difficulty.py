@@ -10,6 +10,7 @@ from torch import Tensor
 
 from palaestra.data import StepTable
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.rewards import cut_off
 from palaestra.registry import Fraction, register
 
 WHERE = "reward: question_difficulty"
@@ -18,7 +19,7 @@ WHERE = "reward: question_difficulty"
 @register(
     "reward",
     "question_difficulty",
-    reads=("valid", "solved"),
+    reads=("valid", "solved", "truncated?"),
     writes=("reward",),
     source="arXiv 2510.18821",
 )
@@ -37,6 +38,8 @@ def question_difficulty(
         balanced    4 (left + p)(right − p)  if 0 < p < 1, else 0
         format      1
         a question that does not count, whatever the form: penalty
+
+    A question does not count either if a limit cut the episode off before all attempts at it.
 
     Args:
         table: columns agent, trajectory, turn, reward; valid (rows,), 1 on the last row of a proposer whose question
@@ -74,5 +77,5 @@ def question_difficulty(
         worth = torch.where((p > 0) & (p < 1), 4 * (left + p) * (right - p), 0.0)
     else:
         worth = torch.ones_like(p)
-    worth = torch.where(table["valid"] > 0, worth, penalty)
+    worth = torch.where((table["valid"] > 0) & ~cut_off(table), worth, penalty)
     return torch.where(asked, worth, table["reward"].double()).float()

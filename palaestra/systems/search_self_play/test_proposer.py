@@ -8,6 +8,7 @@
 5. The stratum makes the batch the proposer's peers, and the other attempts the peers of an attempt.
 6. Questions that do not count are replaced from the pool, which drops questions in time and is saved in checkpoints.
 7. The expert's questions count and are answered; bad options are refused.
+8. A question whose attempts a limit cut off does not count.
 """
 
 from __future__ import annotations
@@ -256,3 +257,17 @@ def test_the_expert() -> None:  # rule 7
     assert {one.info["asked_hops"] for one in answered} == {1.0, 2.0}
     with pytest.raises(RecipeError, match="first number is larger"):
         Inquiry(hops=(3, 1))
+
+
+def test_cut_attempts() -> None:  # rule 8
+    env = Inquiry(attempts=3)
+    acts, _ = expert_question(env, task_of(env))
+
+    def say(turn: int, seen: Any) -> str:
+        return acts[turn] if seen.text.startswith("hide") else "answer nothing"
+
+    play = Play(task=task_of(env), group="g", sample=0, seed=0)
+    for turns, paid in ((len(acts) + 3, 1.0), (len(acts) + 2, -0.5)):
+        runner = EpisodeRunner(setup_of(say, lambda: Inquiry(attempts=3)), RolloutSettings(max_turns=turns))
+        table = StepTable.from_trajectories(runner.collect([play]))
+        assert question_difficulty(table, penalty=-0.5)[len(acts) - 1] == paid

@@ -16,6 +16,7 @@ from palaestra.data.iteration import Iteration
 from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.parts.optimizers import AdamW
+from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import NonNegative, Positive, PositiveInt, register
 from palaestra.systems.spa.encoders import Episode, StepEstimator
 from palaestra.training.policy_gradient import refuse_exploded, weight_norm
@@ -27,7 +28,7 @@ Count = Annotated[int, pydantic.Field(ge=0)]
 @register(
     "reward",
     "progress",
-    reads=("outcome", "executable?", "invalid?"),
+    reads=("outcome", "executable?", "invalid?", "truncated?"),
     writes=("reward",),
     source="arXiv 2505.20732",
 )
@@ -39,7 +40,7 @@ class Progress(StatefulPart):
 
     g_k is the column `executable`; without it 1 − `invalid`; 1 without either. Before the estimator is fitted, the
     outcome is the reward of the last step. A perfect estimator with alpha 1 and beta 0 moves the outcome to the steps
-    that caused it, and changes no return.
+    that caused it, and changes no return. An episode that a limit cut off unjudged has failed.
 
     The estimator reads the observation and the action of each step: vectors and an action's index for network policies,
     the tokens of prompt and response for language policies.
@@ -129,7 +130,7 @@ class Progress(StatefulPart):
         if self._explore and self.fitted:
             return metrics
         places, episodes = self._episodes(table, iteration)
-        result = [float(table["outcome"][place[-1]]) for place in places]
+        result = outcomes(table, torch.stack([place[-1] for place in places])).tolist()
         if self.fitted:
             metrics["progress/held_out"] = self._error(episodes, result)
         self._gathered += zip(episodes, result, strict=True)
@@ -314,8 +315,11 @@ def executable(table: StepTable) -> Tensor:
 
 
 def outcomes(table: StepTable, ends: Tensor) -> Tensor:
-    """The outcome on these rows. Raises: InvalidData, if one is missing."""
-    found = table["outcome"][ends]
+    """The outcome on these rows; 0 for a trajectory that a limit cut off unjudged.
+
+    Raises: InvalidData, if one is missing.
+    """
+    found = outcomes_of(table)[ends]
     missing = (found.isnan() & (table.row_weight[ends] > 0)).nonzero()
     if len(missing):
         trajectory = table.labels("trajectory")[int(table["trajectory"][ends[missing[0, 0]]])]

@@ -8,6 +8,7 @@ This file is the estimator; the environment gives the column `stratum`.
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from palaestra.algebra import Peers, segment_range, total_return
 from palaestra.data import StepTable
 from palaestra.data.keys import Key
 from palaestra.errors import InvalidData, RecipeError
+from palaestra.parts.rewards import cut_off
 from palaestra.registry import Columns, Fraction, Scale, register
 
 RESULTS = ("reward", "outcome", "process", "row_value")  # columns that a stratum must not be made of
@@ -23,7 +25,7 @@ RESULTS = ("reward", "outcome", "process", "row_value")  # columns that a stratu
 @register(
     "advantage",
     "stratified_grpo",
-    reads=("stratum",),
+    reads=("stratum", "truncated?"),
     writes=("advantage",),
     uses=("group",),
     source="arXiv 2510.06214",
@@ -47,7 +49,8 @@ def stratified_grpo(
 
     Args:
         table: columns group, trajectory, reward, stratum, each (rows,); the stratum is a trajectory's structure, such
-            as its number of tool calls, and never its result.
+            as its number of tool calls, and never its result. Trajectories that a limit cut off before they had a
+            stratum are a stratum of their own.
         blend: in [0, 1]. Higher: structures are compared less. 1: a good stratum has no advantage over a bad one. 0:
             GRPO. Usual: 0.8 (ours: the paper's value is not known to us).
         strata: columns that make the stratum.
@@ -58,11 +61,21 @@ def stratified_grpo(
     Raises: MissingColumn, without strata; InvalidData, if a row has none, if a trajectory has several, or if no group
         has two trajectories; RecipeError, for strata made of results.
     """
+    table = _with_cut(table) if "stratum" in strata else table
     _check_strata(table, strata)
     returns = total_return(table)
     overall = peers.standardize(returns, table, scale=scale)
     inside = peers.inside(returns, table.key(*peers.by, *strata), scale=scale, unit=table.unit(peers.unit))
     return blend * inside + (1 - blend) * overall
+
+
+def _with_cut(table: StepTable) -> StepTable:
+    """The table in which trajectories that were cut off without a stratum have one for themselves."""
+    codes, lacks = table["stratum"], (table["stratum"] < 0) & cut_off(table)
+    if not bool(lacks.any()):
+        return table
+    labels = [*table.labels("stratum"), ("cut off",), None]
+    return table.replace(stratum=[labels[code] for code in torch.where(lacks, len(labels) - 2, codes).tolist()])
 
 
 def _check_strata(table: StepTable, strata: Columns) -> None:

@@ -4,6 +4,7 @@
    nothing inside a stratum.
 2. One stratum, or blend 0, is GRPO, and strata of one trajectory leave the global part.
 3. Missing, mixed and result-dependent strata and bad options are refused.
+4. Trajectories that a limit cut off before they had a stratum are a stratum of their own.
 """
 
 from __future__ import annotations
@@ -68,3 +69,15 @@ def test_stratified_bad_input() -> None:  # rule 3
     for leak in ("reward", "outcome", "row_value"):
         with pytest.raises(RecipeError, match=f"a stratum cannot be made of `{leak}`"):
             stratified_grpo(table(outcome=[1.0, 1.0, 0.0, 0.0]), strata=("stratum", leak))
+
+
+@quick
+@given(tables(one_row=True))
+def test_stratum_of_cut_trajectories(some: StepTable) -> None:  # rule 4
+    cut = [place % 2 == 1 for place in range(len(some))]
+    labels = [str(some.labels("stratum")[code]) for code in some["stratum"].tolist()]
+    lacking = [None if gone else label for gone, label in zip(cut, labels, strict=True)]
+    named = ["cut off" if gone else label for gone, label in zip(cut, labels, strict=True)]
+    flags = {"truncated": cut, "terminated": [not gone for gone in cut]}
+    found, expected = (stratified_grpo(some.replace(stratum=strata, **flags)) for strata in (lacking, named))
+    assert close(found, expected)

@@ -9,7 +9,8 @@ tensor merges information states, and the information-state tensor and the state
 marked invalid;
 (6) the expert is never beaten in tic-tac-toe, plays an equilibrium of value −1/18 in Kuhn poker, and always gets 10 in
 tiny Hanabi; games without an expert lack the ability;
-(7) the info at the end has game, success and score of the agent, or of player_0 in self-play;
+(7) the info at the end has game, success and score of the agent, or of player_0 in self-play; that at the start has the
+game, since a limit may cut the episode off;
 (8) a table made of its episodes has the columns game, outcome and agent;
 (9) errors name an unknown game, simultaneous moves, a missing expert, tensor or package, and a task of another game.
 """
@@ -218,6 +219,7 @@ def test_where_nobody_knows_there_is_no_expert() -> None:  # rule 6
 
 def test_the_end() -> None:  # rule 7
     env = OpenSpiel(game=BOARD)
+    assert env.reset(TASK).info == {"game": BOARD}
     assert play(env, TASK, 0, 3, 1, 4, 2).info == {"game": BOARD, "success": True, "score": 1.0}
     assert play(env, TASK, 0, 3, 1, 4, 8, 5).info == {"game": BOARD, "success": False, "score": 0.0}
     draw = play(env, TASK, 0, 1, 2, 4, 3, 5, 7, 6, 8).info

@@ -62,6 +62,7 @@ def test_rules_answer(noise: float) -> None:  # rules 2 and 3
         assert acted == [PLANNER, EXECUTOR, VERIFIER] * result.info["steps"] + [GENERATOR]
         assert result.rewards == {PLANNER: float(won[-1])} and result.terminated == set(MODULES)
         assert noise or result.info["steps"] == int(result.info["stratum"])
+        assert env.reset(task).info == {"stratum": result.info["stratum"]}
     assert np.mean(won) == 1.0 if noise == 0 else 0.8 < np.mean(won) < 0.97
 
 

@@ -6,7 +6,7 @@
 4. A share `noise` of searches finds another entity. The same calls in the same task find the same entities.
 5. `process` is 1 for a relevant query made for the first time, 0 for others, and nothing for an answer.
 6. An action that cannot be read changes nothing but takes a turn, and is marked.
-7. After `max_turns` the episode is truncated; the last info tells the number of calls.
+7. After `max_turns` the episode is truncated; each info tells the number of calls so far.
 8. Several questions are answered together, in order; the reward is the share of right answers.
 9. With `graphs=k`, training and evaluation share k graphs.
 10. The state key tells the path. The vector does not depend on the names of the entities.
@@ -247,7 +247,7 @@ def test_unreadable_actions_cost_the_turn(action):  # rule 6
 
 def test_it_is_cut_off_after_max_turns():  # rule 7
     env, _ = start(0, max_turns=3)
-    act(env, "follow owner", "repeat")
+    assert act(env, "follow owner", "repeat").info["stratum"] == "2"
     result = act(env, "follow owner")
     assert (result.observations, result.terminated, result.truncated) == ({}, frozenset(), {PLAYER})
     assert (result.info["success"], result.info["stratum"]) == (False, "3")

@@ -76,6 +76,7 @@ def test_the_expert_answers_with_two_calls() -> None:  # rule 2
         while result.observations:
             (agent,) = result.observations
             result, acts = env.step({agent: env.expert(agent)}), acts + 1
+            assert int(result.info["stratum"]) == (1 if acts < 4 else 2)
         assert (result.info["success"], result.info["calls"], result.info["stratum"], acts) == (True, 2, "2", 7)
         assert result.rewards == {MAIN: 1.0} and result.terminated == {MAIN, SUB}
 

@@ -134,7 +134,7 @@ class OpenSpiel:
         self._seed, self._paid = task.seed, [0.0] * self._players
         self._state = self._game.new_initial_state()
         self._go_on()
-        return several(self._observe())
+        return several(self._observe(), info={"game": self._name})
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:
         state = self._playing()

@@ -150,6 +150,7 @@ DECLARED: dict[str, Any] = {
     "stands_on": None,  # of a policy: a function of options that returns the name of the policy it is built on
     "elsewhere": None,  # of an engine: a function of options that says which other program generates
     "chat_model": False,  # of a policy: whether it is a chat model without a renderer, which must be told of tools
+    "no_template": None,  # of a policy: a function of options that says why it has no chat template; None, if it has
     "fits": None,  # a function of options, settings and environment that raises if the part cannot work with them
     "one_act": False,  # of an environment: whether every episode ends with the first act
     "keeps_messages": False,  # of a context: whether a chat template gets its turns as messages, and so declares tools

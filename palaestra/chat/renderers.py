@@ -48,7 +48,7 @@ def renderer_for(
 
     Raises: InvalidData, for a tokenizer with neither.
     """
-    if {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys():  # GLM has one of them, too
+    if has_tags(tokenizer):
         return TagRenderer(tokenizer, blind=blind)
     if getattr(tokenizer, "chat_template", None):
         if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -63,6 +63,11 @@ def renderer_for(
         what="the tokenizer has neither the tags <|observation|>, <|action|>, <|end|> nor a chat template.",
         remedy="Use an instruction-tuned model, or set `tokenizer.chat_template` before saving the folder.",
     )
+
+
+def has_tags(tokenizer: Any) -> bool:
+    """Whether the tokenizer has the tags of `TagRenderer` as single ids."""
+    return {OBSERVATION, ACTION, END} <= tokenizer.get_vocab().keys()  # GLM has one of them, too
 
 
 def end_ids(model: Any) -> tuple[int, ...]:

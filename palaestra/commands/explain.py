@@ -30,11 +30,13 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
 def _show(recipe: Sequence[str], smoke: bool) -> None:
     found = resolve(recipe, smoke=smoke)
     run_device(found.settings.device)
-    check_start(found.settings, found.to_json())
+    checked = check_start(found.settings, found.to_json())
     print(visible(found.explain()))
     if smoke:
         print("\nthe smoke changes\n" + "\n".join(f"  {visible(line)}" for line in _changed(recipe, found)))
     print("\n" + visible("\n".join(lines(planned_passes(found.settings, found.parts)))))
+    if checked.notes:
+        print("\n" + visible("\n".join(checked.notes)))
 
 
 def _changed(recipe: Sequence[str], smoke: Recipe) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from palaestra.commands.runs import resolve
 from palaestra.models.devices import free_bytes, run_device
+from palaestra.terminal import visible
 from palaestra.training.memory import further_lines, needs_of, refuse_what_cannot_fit, shown
 from palaestra.training.preflight import check_start
 
@@ -18,7 +19,8 @@ def run(*, recipe: Sequence[str], smoke: bool = False) -> None:
     found = resolve(recipe, smoke=smoke)
     settings = found.settings
     run_device(settings.device)
-    check_start(settings, found.to_json())
+    for line in check_start(settings, found.to_json()).notes:
+        print(visible(line))
     rows = needs_of(settings)
     if not rows:
         print("The recipe loads no pretrained model. Models that are made on the spot need little memory.")

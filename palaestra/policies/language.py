@@ -38,7 +38,7 @@ from palaestra.policies.language_trainer import (
     refuse_spread_pictures,
     save_language,
 )
-from palaestra.policies.reading import renderer_of
+from palaestra.policies.reading import renderer_of, template_fault
 from palaestra.registry import AtMost, PositiveInt, register
 
 
@@ -152,6 +152,11 @@ class LanguagePolicy(Adaptable):
         and `quantize`."""
         whole = set() if options.get("lora") or options.get("quantize") else {"transformer"}
         return frozenset({"tokens"} | whole | ({"critic"} if options.get("value_head") else set()))
+
+    @staticmethod
+    def no_template(options: Mapping[str, Any]) -> str | None:
+        """Why no chat template writes the prompts of a policy with these options; None, if one does."""
+        return template_fault(options.get("model"))
 
     def check_numbers(self) -> None:
         """Compare engine, trainer and transformers, for a model that was loaded or is served by another program.

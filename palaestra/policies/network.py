@@ -106,6 +106,11 @@ class NetworkPolicy(Policy):
         """The number of actions. The entropy of an act is at most ln(choices)."""
         return self.actions
 
+    @staticmethod
+    def no_template(options: Mapping[str, Any]) -> str:
+        """Why it has no chat template."""
+        return "reads no text"
+
     @classmethod
     def outputs_with(cls, options: Mapping[str, Any]) -> frozenset[str]:
         """The outputs of a policy with these options."""

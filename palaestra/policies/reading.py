@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from palaestra.chat import renderer_for
-from palaestra.chat.renderers import Renderer, end_ids
+from palaestra.chat.renderers import Renderer, end_ids, has_tags
 from palaestra.chat.tags import BLIND
 from palaestra.errors import RecipeError
 from palaestra.models.pictures import NoPictures, PictureReader
+from palaestra.models.pretrained import located
+from palaestra.models.tokenizer import load_tokenizer
 
 
 def renderer_of(
@@ -40,3 +42,14 @@ def renderer_of(
             remedy="Leave it out: the policy then reads texts alone. Or use another vision–language model.",
         )
     return made
+
+
+def template_fault(model: str | None) -> str | None:
+    """Why no chat template writes the prompts of this model; None, if one does.
+
+    Args:
+        model: as the policy `language` names it; None: it is made on the spot.
+    """
+    if model is None:
+        return "is made on the spot and has none"
+    return "has a tokenizer with tags instead" if has_tags(load_tokenizer(located(model))) else None

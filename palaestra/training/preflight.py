@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from palaestra.bound import BoundPart
 from palaestra.chat.readers import Reader
@@ -20,13 +20,26 @@ from palaestra.registry import declared
 from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.settings import PART_SLOTS, RoleSettings, RunSettings
 from palaestra.training.setup import check_roles, make_source, refuse_other_probabilities
+from palaestra.training.stages import refuse_missing_columns, stages_of
 from palaestra.trust import code_in
 
 Made = Any  # an object of a part
 Entries = Mapping[str, Mapping[str, Any]]  # the resolved recipe with origins, as `Recipe.to_json` gives it
 
 
-def check_start(settings: RunSettings, recipe: Entries) -> Any:
+class Checked(NamedTuple):
+    """What the check has made and what it says.
+
+    Attributes:
+        source: the environment, which the run may use; None, if it was left out.
+        notes: lines for the user, on what is given and not used, and on what cannot be known.
+    """
+
+    source: Any
+    notes: tuple[str, ...]
+
+
+def check_start(settings: RunSettings, recipe: Entries) -> Checked:
     """Refuse a recipe whose parts cannot be made or do not fit each other.
 
     While code of the user is not imported, parts that need it are left out.
@@ -34,7 +47,6 @@ def check_start(settings: RunSettings, recipe: Entries) -> Any:
     Args:
         recipe: the resolved recipe with origins, which says where a value was written.
 
-    Returns: the environment, which the run may use; None, if it was left out.
     Raises: PalaestraError, as the parts do; RecipeError.
     """
     refuse_other_probabilities(settings, recipe)
@@ -42,21 +54,39 @@ def check_start(settings: RunSettings, recipe: Entries) -> Any:
         refuse_strategies(settings)
     for name, chosen in ({"*": settings.role("*")} | settings.agents).items():
         _check_role(name, chosen, recipe)
+        _check_native(name, chosen, settings)
     parts = dict(_parts(settings))
     for key, part in parts.items():
         if part.part.holds_state:
             _make(part, key.partition("#")[0], recipe, part.started)
     source = _make(settings.environment, "environment", recipe, lambda: make_source(settings))
-    if source is not None:
-        check_roles(settings, source.agents)
-        whole = not any(is_unread(part.part.target) for part in parts.values())
-        for key, part in parts.items():
-            where = place(recipe, key.partition("#")[0], part.name)
-            _check_needs(part, where, settings, source)
-            if whole and (fits := declared(part.part.target, "fits")) is not None:
-                with _shown_at(where):
-                    fits(part.options, settings, source)
-    return source
+    if source is None:
+        return Checked(None, ())
+    check_roles(settings, source.agents)
+    notes = [*source.notes] if has(source, "notes") else []
+    whole = not any(is_unread(part.part.target) for part in parts.values())
+    for key, part in parts.items():
+        where = place(recipe, key.partition("#")[0], part.name)
+        _check_needs(part, where, settings, source)
+        if whole and (fits := declared(part.part.target, "fits")) is not None:
+            with _shown_at(where):
+                notes += fits(part.options, settings, source) or ()
+    if whole:
+        notes += _check_columns(settings, source)
+    return Checked(source, tuple(notes))
+
+
+def _check_columns(settings: RunSettings, source: Any) -> list[str]:
+    """Refuse a part that reads a column which nothing gives. Returns lines, as `refuse_missing_columns`."""
+    trained = {name: chosen.policy for name, chosen in settings.policies.items() if chosen.trainable}
+    stages = stages_of(settings, source, learners=settings.learner, trained=trained)
+    outputs: set[str] = set()
+    for name, policy in trained.items():
+        outputs_with = declared(policy.part.target, "outputs_with")
+        # A policy that does not declare its outputs may give whatever its loss reads.
+        read = (column for part in stages.updates[name] for column in part.reads or ())
+        outputs.update(read if outputs_with is None else outputs_with(policy.options))
+    return refuse_missing_columns(stages, settings.environment, source, outputs=outputs)
 
 
 def _parts(settings: RunSettings) -> Iterator[tuple[str, BoundPart]]:
@@ -128,6 +158,25 @@ def _check_role(name: str, chosen: RoleSettings, recipe: Entries) -> None:
             options=["full_history", "window", "latest_only"],
             remedy=f"Use one of these contexts, or leave out {key}.tools.native and describe the calls in words "
             "(`tools.format`). A context of your own that gives `Dialogue` its turns declares `keeps_messages = True`.",
+        )
+
+
+def _check_native(role: str, chosen: RoleSettings, settings: RunSettings) -> None:
+    """Refuse native tools of a role whose policy has no chat template that could declare them."""
+    policy = settings.policies.get(chosen.policy)
+    if policy is None or not chosen.tools.native:
+        return
+    stands_on = declared(policy.policy.part.target, "stands_on")
+    base = policy if stands_on is None else settings.policies.get(stands_on(policy.policy.options), policy)
+    no_template = declared(base.policy.part.target, "no_template")
+    options = base.policy.options if base.load is None else {**base.policy.options, "model": base.load}
+    fault = None if no_template is None else no_template(options)
+    if fault is not None:
+        raise RecipeError(
+            where=f"agents.{role}.tools.native",
+            what=f"the chat template of a policy declares native tools, and policy `{chosen.policy}` {fault}.",
+            remedy="Use a policy with an instruction-tuned model, or leave `native` out and describe the calls in "
+            "words (`tools.format`).",
         )
 
 

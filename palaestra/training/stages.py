@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -92,9 +92,42 @@ class Stages:
     @property
     def running(self) -> tuple[BoundPart, ...]:
         """The parts that run: every part with its updates, without estimators whose columns nobody reads."""
-        idle = [] if self.reads_advantage else [part for part in self.advantage if part.state is None]
+        idle = [] if self.reads_advantage else [part for part in self.advantage if not part.part.holds_state]
         every = (*self.all, *(part for parts in self.updates.values() for part in parts))
         return tuple(part for part in every if not any(part is other for other in idle))
+
+
+def stages_of(
+    settings: RunSettings,
+    source: Any,
+    *,
+    learners: Sequence[BoundPart],
+    trained: Iterable[str],
+    make: Callable[[Sequence[BoundPart]], Sequence[BoundPart]] = list,
+    frozen: Callable[[str], bool] = lambda agent: False,
+) -> Stages:
+    """The stages of a recipe.
+
+    Args:
+        source: the environment. learners: of the recipe. trained: names of the policies that learn.
+        make: gives the parts as the stages hold them: `started` for a run.
+        frozen: whether the acts of an agent are never learned from.
+    """
+    return Stages(
+        reward=make(settings.reward),
+        selection=make(settings.selection),
+        advantage=make(settings.advantage),
+        weights=make(settings.weights),
+        updates={name: [*learners, *_run_by(learners, settings, name)] for name in trained},
+        frozen=frozen,
+        declared=declared_columns(settings, source),
+    )
+
+
+def _run_by(learners: Sequence[BoundPart], settings: RunSettings, policy: str) -> list[BoundPart]:
+    """The parts that the learners run in their updates of this policy: its loss and regularizers."""
+    running = [declared(learner.part.target, "runs") for learner in learners]
+    return [part for runs in running if runs is not None for part in runs(settings, policy)]
 
 
 def with_declared(table: StepTable, stages: Stages) -> StepTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,12 +12,10 @@ from typing import Any
 
 import torch
 
-from palaestra.bound import BoundPart
 from palaestra.data.abilities import has
 from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.interruption import Stopped, exits_refused, stoppable
-from palaestra.registry import declared
 from palaestra.store.folder import RESULT, RunFolder
 from palaestra.store.lock import writing
 from palaestra.store.metrics import UPDATES
@@ -40,11 +38,11 @@ from palaestra.training.parallel import (
     share_logs,
     spread,
 )
-from palaestra.training.preflight import check_start
+from palaestra.training.preflight import Checked, check_start
 from palaestra.training.progress import Progress
 from palaestra.training.settings import BUDGET, CHOSEN, RunSettings
 from palaestra.training.setup import build_setup
-from palaestra.training.stages import Stages, declared_columns, refuse_missing_columns, started
+from palaestra.training.stages import stages_of, started
 from palaestra.training.warm_start import Clones, demonstrated, kept_line, warm_start
 
 
@@ -72,19 +70,19 @@ def train(
     path = settings.run or f"runs/{settings.name}"
     path = os.path.expanduser(path) if path.startswith("~/") else path  # a shell leaves `run=~/…` as it is
     with exits_refused():
-        source = check_start(settings, recipe)
+        checked = check_start(settings, recipe)
     with exits_refused(), joined(settings) as ranks, ExitStack() as resources:
         if not ranks.main:  # this rank's logs are the same as the first rank's, so they are thrown away
             folder = RunFolder.create(resources.enter_context(TemporaryDirectory()) + "/run")
             settings, recipe = _with_budget(settings, recipe, ranks)
-            return _run(settings, folder, source, ranks=ranks, recipe=recipe, quiet=True)
+            return _run(settings, folder, checked, ranks=ranks, recipe=recipe, quiet=True)
         resources.enter_context(writing(path, make=not resume))
         folder = RunFolder.open(path, writing=True) if resume else RunFolder.create(path, overwrite=overwrite)
         settings, recipe = _with_budget(settings, recipe, ranks, folder if resume else None)
         if not resume:
             folder.write_recipe(recipe)
         with undone_if_it_cannot_begin(folder):
-            return _run(settings, folder, source, ranks=ranks, recipe=recipe, quiet=quiet)
+            return _run(settings, folder, checked, ranks=ranks, recipe=recipe, quiet=quiet)
 
 
 def _with_budget(
@@ -130,21 +128,19 @@ def undone_if_it_cannot_begin(folder: RunFolder) -> Iterator[None]:
 
 
 def _run(
-    settings: RunSettings, folder: RunFolder, source: Any, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool
+    settings: RunSettings, folder: RunFolder, checked: Checked, *, ranks: Ranks, recipe: Mapping[str, Any], quiet: bool
 ) -> str:
-    """Run in this folder, which no other process writes, with the environment `source`. Returns the closing line."""
+    """Run in this folder, which no other process writes. Returns the closing line."""
     if settings.training.threads is not None:
         torch.set_num_threads(settings.training.threads)
     with Progress(total=settings.training.iterations, quiet=quiet) as progress, ExitStack() as resources:
         interruption = resources.enter_context(stoppable())
         interruption.notify = progress.note
-        trainer = _trainer(settings, folder, progress, resources, ranks=ranks, source=source)
+        trainer = _trainer(settings, folder, progress, resources, ranks=ranks, source=checked.source)
         trainer.state.recipe = recipe_values(recipe)
         trainer.interruption = interruption
-        source, trained = trainer.setup.source, trainer.setup.trained.values()
-        unread = [*trainer.experience.notes, *(source.notes if has(source, "notes") else ())]
-        unread += _missing_columns(trainer)
-        for line in dict.fromkeys([*unread, *(line for policy in trained for line in policy.notes)]):
+        of_policies = (line for policy in trainer.setup.trained.values() for line in policy.notes)
+        for line in dict.fromkeys([*checked.notes, *trainer.experience.notes, *of_policies]):
             progress.note(line)
         place = ranks.texts(str(continued_from(folder, say=progress.warn) or ""))[0]
         if place:
@@ -230,14 +226,8 @@ def _trainer(
     experience = complete(experience, Experience, where=f"experience: {settings.experience.name}")
     resources.callback(experience.close)
     learners = started(settings.learner)
-    stages = Stages(
-        reward=started(settings.reward),
-        selection=started(settings.selection),
-        advantage=started(settings.advantage),
-        weights=started(settings.weights),
-        updates={name: [*learners, *_run_by(learners, settings, name)] for name in setup.trained},
-        frozen=setup.frozen,
-        declared=declared_columns(settings, setup.source),
+    stages = stages_of(
+        settings, setup.source, learners=learners, trained=setup.trained, make=started, frozen=setup.frozen
     )
     of_recipe = {f"learner.{place}": learner.state for place, learner in enumerate(learners)}
     state = RunState(setup.policies, learners=stages.stateful | of_recipe, others=experience.stateful())
@@ -254,19 +244,6 @@ def _trainer(
         panel=panel,
         progress=progress,
     )
-
-
-def _run_by(learners: Sequence[BoundPart], settings: RunSettings, policy: str) -> list[BoundPart]:
-    """The parts that the learners run in their updates of this policy: its loss and regularizers."""
-    return [part for learner in learners if (runs := declared(learner, "runs")) for part in runs(settings, policy)]
-
-
-def _missing_columns(trainer: Trainer) -> list[str]:
-    """What `refuse_missing_columns` says of this run."""
-    settings, policies = trainer.settings, trainer.setup.policies.values()
-    outputs = {output for policy in policies for output in policy.outputs}
-    source, environment = trainer.setup.source, settings.environment
-    return refuse_missing_columns(trainer.stages, environment, source, outputs=outputs)
 
 
 def _frozen(policy: Any) -> Any:

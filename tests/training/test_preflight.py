@@ -1,14 +1,15 @@
-"""Rules: (1) `explain`, `plan` and `train` refuse a recipe with the same error, before a run folder is made. (2) A role
-with native tools has a context that keeps messages. (3) A policy that nobody plays, and a role that never acts, are
-refused. (4) Parts that cannot be made are refused. (5) `explain` makes no part
-that needs code of the user, says so, and makes it with `--trust`. (6) Strategies that need whole iterations are refused
-beside episodes that are played ahead. (7) Recipes of systems are refused in an environment, or with a context, a
-program or a policy, that they cannot work with. The same recipes without that pass. (8) An environment whose options
-rule out an ability lacks it. (9) Every recipe of the project passes.
+"""Rules: (1) `explain`, `plan` and `train` refuse a recipe with the same error, before a run folder is made, and say
+the same lines on what is not used. (2) A role with native tools has a context that keeps messages, and a policy with a
+chat template. (3) A policy that nobody plays, and a role that never acts, are refused. (4) Parts that cannot be made are
+refused. (5) `explain` makes no part that needs code of the user, says so, and makes it with `--trust`. (6) Strategies
+that need whole iterations are refused beside episodes that are played ahead. (7) Recipes of systems are refused in an
+environment, or with a context, a program or a policy, that they cannot work with. The same recipes without that pass.
+(8) An environment whose options rule out an ability lacks it. (9) Every recipe of the project passes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ import pytest
 
 from palaestra.commands import explain, plan, train
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError
+from palaestra.models.causal_lm import make_causal_lm
+from palaestra.models.tokenizer import train_tokenizer
 from palaestra.own_text import signatures_only
 from palaestra.recipe import load
 from palaestra.training.preflight import check_start
+from tests.chat.templates import PATHS, with_template
 from tests.messages import told
 
 ROOMS: dict[str, Any] = {"environment": "rooms", "policies": {"main": {"policy": "network"}}}
 WORDS: dict[str, Any] = {"environment": "sums", "policies": {"main": {"policy": {"language": {"hidden": 32}}}}}
+CHAT = {**WORDS, "policies": {"main": {"policy": {"endpoint": {"model": "any"}}, "trainable": False}}}
 
 
 def checked(*layers: Any) -> Any:
@@ -36,31 +41,70 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_1_the_same_error_everywhere(folder: Path) -> None:
-    recipe, said = ["grpo", "policies.other.policy=random"], set()
-    commands = {
+CARTPOLE = ["setups/rooms-tiny.yaml", "gigpo/method.yaml", "environment={gymnasium: {id: CartPole-v1}}"]
+
+
+def of_all_commands(recipe: list[str]) -> dict[str, Callable[[], None]]:
+    return {
         "explain": lambda: explain.run(recipe=recipe),
         "plan": lambda: plan.run(recipe=recipe),
-        "train": lambda: train.run(recipe=recipe, resume=False, overwrite=False, quiet=True, smoke=False),
+        "train": lambda: train.run(recipe=recipe, resume=False, overwrite=False, quiet=False, smoke=False),
     }
-    for run in commands.values():
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word"), [(["grpo", "policies.other.policy=random"], "policies.other"), (CARTPOLE, "column `state_key`")]
+)
+def test_1_the_same_error_everywhere(recipe: list[str], word: str, folder: Path) -> None:
+    said = set()
+    for run in of_all_commands(recipe).values():
         with pytest.raises(RecipeError) as caught:
             run()
         said.add(str(caught.value))
-    assert len(said) == 1 and "policies.other" in said.pop()
+    assert len(said) == 1 and word in said.pop()
     assert not list(folder.iterdir())
+
+
+def test_1_the_same_lines_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = (f'{{"words": "a {number}", "answer": "b", "chosen": "x"}}\n' for number in range(8))
+    (folder / "words.jsonl").write_text("".join(rows))
+    world = "{path: words.jsonl, template: '{words}', split: 0.5}"
+    recipe = [f"environment={{dataset: {world}}}", "policies.main.policy={language: {hidden: 16, layers: 1}}"]
+    recipe += ["training.iterations=1", "evaluation.tasks=1", "rollout.tasks=1", "rollout.group=2"]
+    for name, run in of_all_commands(recipe).items():
+        run()
+        printed = capsys.readouterr()
+        assert (printed.out + printed.err).count("`chosen`") == 1, name
 
 
 def test_2_native_tools_need_messages() -> None:
     native = {"agents": {"*": {"tools": {"native": True}}}}
     for context in ("full_history", "window", "latest_only"):
-        checked(WORDS, native, {"agents": {"*": {"context": context}}})
-    checked(WORDS, {"agents": {"*": {"context": "editable"}}})
+        checked(CHAT, native, {"agents": {"*": {"context": context}}})
+    checked(CHAT, {"agents": {"*": {"context": "editable"}}})
     with told(RecipeError, "`editable`"):
-        checked(WORDS, native, {"agents": {"*": {"context": "editable"}}})
+        checked(CHAT, native, {"agents": {"*": {"context": "editable"}}})
     with told(RecipeError, "`sampled_history`"):
-        checked(WORDS, native, {"agents": {"*": {"context": "full_history"}, "player": {"context": "sampled_history",
+        checked(CHAT, native, {"agents": {"*": {"context": "full_history"}, "player": {"context": "sampled_history",
                 "tools": {"native": True}}}})  # fmt: skip
+
+
+def test_2_native_tools_need_a_template(folder: Path) -> None:
+    with_template(PATHS["gemma"].read_text(encoding="utf-8")).save_pretrained(folder / "chat")
+    train_tokenizer(["a text"], vocabulary=300).save_pretrained(folder / "tagged")
+    for kind in ("chat", "tagged"):
+        make_causal_lm(vocabulary=600, hidden=16, layers=1, heads=2, context=512).save_pretrained(folder / kind)
+    native = {"agents": {"*": {"tools": {"native": True}}}}
+    with told(RecipeError, "is made on the spot"):
+        checked(WORDS, native)
+    with told(RecipeError, "reads no text"):
+        checked(ROOMS, native)
+    based = {"policies": {"base": {"policy": {"language": {"hidden": 32}}, "trainable": False}}}
+    with told(RecipeError, "policy `main` is made"):
+        checked(WORDS, native, based, {"policies": {"main": {"policy": {"adapter": {"of": "base"}}}}})
+    checked(WORDS, native, {"policies": {"main": {"policy": {"language": {"model": str(folder / "chat")}}}}})
+    with told(RecipeError, "has a tokenizer with tags"):
+        checked(WORDS, native, {"policies": {"main": {"policy": {"language": {"model": str(folder / "tagged")}}}}})
 
 
 def test_2_contexts_of_the_user(folder: Path) -> None:
@@ -68,10 +112,10 @@ def test_2_contexts_of_the_user(folder: Path) -> None:
     own = "from palaestra.data.protocols import Context\nclass Mine(Context): ...\n"
     native = {"agents": {"*": {"context": "mine.py:Mine", "tools": {"native": True}}}}
     (folder / "mine.py").write_text(inherits)
-    checked(WORDS, native)
+    checked(CHAT, native)
     (folder / "other.py").write_text(own)
     with told(RecipeError, "`keeps_messages = True`"):
-        checked(WORDS, native, {"agents": {"*": {"context": "other.py:Mine"}}})
+        checked(CHAT, native, {"agents": {"*": {"context": "other.py:Mine"}}})
 
 
 def test_3_policies_and_roles() -> None:
@@ -104,7 +148,7 @@ def test_5_code_that_is_not_imported(folder: Path) -> None:
     (folder / "words.jsonl").write_text('{"words": "a", "answer": "a"}\n')
     words = {"environment": {"dataset": {"path": "words.jsonl", "template": "{words}", "reward": "loud.py:f"}}}
     with signatures_only() as unread:
-        assert checked(WORDS, {"environment": None}, words) is None
+        assert checked(WORDS, {"environment": None}, words).source is None
     assert [name.rpartition("/")[2] for name in unread] == ["loud.py:f"]
     with told(PalaestraError, "imported"):
         checked(WORDS, {"environment": None}, words)

@@ -25,15 +25,7 @@ from palaestra.training.passes import fill_columns, plan_passes, reader
 from palaestra.training.progress import Progress
 from palaestra.training.saving import Keeper
 from palaestra.training.settings import RunSettings
-from palaestra.training.stages import (
-    Stages,
-    apply_rewards,
-    apply_selection,
-    assign_credit,
-    learned_from,
-    weigh,
-    with_declared,
-)
+from palaestra.training.stages import Stages, apply_rewards, apply_selection, assign_credit, learned_from, weigh
 
 
 def prepare(
@@ -53,7 +45,7 @@ def prepare(
     table = StepTable.from_trajectories(trajectories)
     if strict:
         table.refuse_duplicates()
-    table = apply_rewards(stages.reward, with_declared(table, stages), iteration)
+    table = apply_rewards(stages.reward, stages.with_declared(table), iteration)
     table = apply_selection(stages.selection, table, iteration)
     trained = learned_from(table, stages.frozen)
     plans = {

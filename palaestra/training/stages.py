@@ -96,6 +96,18 @@ class Stages:
         every = (*self.all, *(part for parts in self.updates.values() for part in parts))
         return tuple(part for part in every if not any(part is other for other in idle))
 
+    def with_declared(self, table: StepTable) -> StepTable:
+        """The table with the declared columns that a part must read and that no step of it has.
+
+        Episodes that a limit cuts may end before their environment gives a column. Its values are then those of a step
+        without it: no label, NaN where a value may be missing, else 0.
+        """
+        lacking = {name for part in self.running for name in part.reads or () if name not in table}
+        empty: dict[str, Any] = {}
+        for name in sorted(lacking.intersection(self.declared)):
+            empty[name] = [None] * len(table) if name in KEYS else torch.full((len(table),), default_of(name))
+        return table.replace(**empty)
+
 
 def stages_of(
     settings: RunSettings,
@@ -128,19 +140,6 @@ def _run_by(learners: Sequence[BoundPart], settings: RunSettings, policy: str) -
     """The parts that the learners run in their updates of this policy: its loss and regularizers."""
     running = [declared(learner.part.target, "runs") for learner in learners]
     return [part for runs in running if runs is not None for part in runs(settings, policy)]
-
-
-def with_declared(table: StepTable, stages: Stages) -> StepTable:
-    """The table with the declared columns that a part must read and that no step of it has.
-
-    Episodes that a limit cuts may end before their environment gives a column. Its values are then those of a step
-    without it: no label, NaN where a value may be missing, else 0.
-    """
-    lacking = {name for part in stages.running for name in part.reads or () if name not in table}
-    empty: dict[str, Any] = {}
-    for name in sorted(lacking.intersection(stages.declared)):
-        empty[name] = [None] * len(table) if name in KEYS else torch.full((len(table),), default_of(name))
-    return table.replace(**empty)
 
 
 def declared_columns(settings: RunSettings, source: Any) -> frozenset[str]:

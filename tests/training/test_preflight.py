@@ -1,7 +1,7 @@
 """Rules: (1) `explain`, `plan` and `train` refuse a recipe with the same error, before a run folder is made, and say
 the same lines on what is not used. (2) A role with native tools has a context that keeps messages, and a policy with a
 chat template. (3) A policy that nobody plays, and a role that never acts, are refused. (4) Parts that cannot be made
-are refused. (5) `explain` makes no part that needs code of the user, says so, and makes it with `--trust`. (6) Strategies
+are refused. (5) `explain` makes no part that needs code of the user, says so, and makes it with `--trust`. (6) Parts
 that need whole iterations are refused beside episodes that are played ahead. (7) Recipes of systems are refused in an
 environment, or with a context, a program or a policy, that they cannot work with. The same recipes without that pass.
 (8) An environment whose options rule out an ability lacks it. (9) Every recipe of the project passes.

@@ -22,7 +22,6 @@ from palaestra.training.stages import (
     assign_credit,
     declared_columns,
     refuse_missing_columns,
-    with_declared,
 )
 from palaestra.training.start import train
 from tests.messages import told
@@ -98,10 +97,10 @@ def test_4_a_run_says_it(own: str, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_5_no_step_has_it() -> None:
     bare = table(stratum=None, process=None)
     for name, column in (("stratified_grpo", "stratum"), ("hrpo", "process")):
-        given = with_declared(bare, stages_with(name, declared={"stratum", "process"}))
+        given = stages_with(name, declared={"stratum", "process"}).with_declared(bare)
         assert {*given.names} - {*bare.names} == {column}
         assert bool(torch.isnan(given[column]).all() if column == "process" else (given[column] == -1).all())
-    assert with_declared(bare, stages_with("stratified_grpo")).names == bare.names
+    assert stages_with("stratified_grpo").with_declared(bare).names == bare.names
 
 
 def test_6_no_row_counts() -> None:

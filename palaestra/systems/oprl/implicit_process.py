@@ -101,7 +101,12 @@ class ImplicitProcess(StatefulPart):
     def _second(self, policy: Any, setup: RunSetup) -> Any:
         if self._folder is None:
             return policy.clone()
-        clone = type(policy)(policy.name, setup, model=self._folder)
+        made, kept = type(policy), {}
+        if setup.settings is not None:
+            chosen = setup.settings.policies[policy.name].policy
+            made = chosen.part.target  # with the option `lora`, the policy itself is of another class
+            kept = {name: chosen.options[name] for name in ("of", "lora", "quantize") if name in chosen.options}
+        clone = made(policy.name, setup, **kept, model=self._folder).as_trained()
         refuse_other_tokens(
             policy.architecture(), clone.architecture(), where=f"reward: implicit_process, {self._folder}"
         )

@@ -27,6 +27,7 @@ from palaestra.data import Batch, Key, RunSetup, StepTable
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn, PalaestraError, RecipeError
 from palaestra.policies.language import LanguagePolicy
 from palaestra.policies.network import NetworkPolicy
+from palaestra.recipe import load
 from palaestra.systems.oprl.implicit_process import (
     ImplicitProcess,
     episode_quality,
@@ -35,6 +36,7 @@ from palaestra.systems.oprl.implicit_process import (
     pairs_of,
     refuse_other_tokens,
 )
+from palaestra.training.setup import build_setup
 from tests.parts.episodes import LANGUAGE, NETWORK, SETUP, assert_resumes, at, episode, policy, table_of
 
 GOOD, BAD = [0, 1, 0], [2, 2, 1, 2]
@@ -307,3 +309,28 @@ def test_8_padding_is_in_no_pair() -> None:
     weight[:6] = 0  # both wins of the first group
     table, seen = table_of(played).replace(row_weight=weight), at(acting, played)
     assert started(acting).update(Batch.of((), table), seen)["prm/pairs"] == 2.0
+
+
+@pytest.mark.parametrize("kind", ["lora", "adapter"])
+def test_7_a_model_from_a_folder_beside_low_rank_additions(kind: str, tmp_path: Path) -> None:
+    whole: dict[str, Any] = {"base": {"policy": {"language": {"hidden": 16, "layers": 1}}}}
+    world = {"environment": "sums", "training": {"threads": 1}}
+    playing = {**world, "agents": {"*": {"policy": "base"}}, "policies": whole}
+    build_setup(load([playing]).settings).policies["base"].save(str(tmp_path / "base"))
+    loaded = {"model": str(tmp_path / "base")}
+    policies: dict[str, Any] = {"main": {"policy": {"language": {**loaded, "lora": {"rank": 2}}}}}
+    folder = loaded["model"]
+    if kind == "adapter":
+        policies = {"main": {"policy": {"adapter": {"of": "base", "rank": 2}}}}
+        policies["base"] = {"policy": {"language": loaded}, "trainable": False}
+    setup = build_setup(load([{**world, "policies": policies}]).settings)
+    acting = setup.trained["main"]
+    if kind == "adapter":
+        acting.save(str(tmp_path / "saved"))
+        folder = str(tmp_path / "saved" / "adapter")
+    part = ImplicitProcess(model=folder)
+    part.start(setup, setup.trained)
+    second = part.models["main"]
+    assert second is not acting and second.architecture() == acting.architecture()
+    sizes = [sum(p.numel() for p in one.module.parameters()) for one in (second, acting)]
+    assert sizes[0] == sizes[1]

@@ -66,8 +66,8 @@ def on_table(case: dict[str, Any], columns: dict[str, Any]) -> Tensor | Credit:
     given = {"iteration": iteration} if part.part.takes_iteration else {}
     if inspect.isclass(part):  # holds state: made once, then called
         part, options = part(**options), {}
-    found: Tensor | Credit = part(table, *data, **given, **options)
-    return found
+    found = part(table, *data, **given, **options)
+    return found[case["slot"]] if isinstance(found, dict) else found  # of several columns, that of the slot
 
 
 def stepped(case: dict[str, Any]) -> Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +14,14 @@ from palaestra.chat import ContextFull
 from palaestra.data import Batch, NextPrompt, RunSetup, Step, Trajectory, derive
 from palaestra.data.protocols import Experience, Session
 from palaestra.envs.worlds.dataset.layouts import LayoutName
-from palaestra.envs.worlds.dataset.records import WHERE, Record, read_records
+from palaestra.envs.worlds.dataset.records import WHERE, Record, Records, read_records
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
 from palaestra.index import PACKAGE
 from palaestra.registry import File, PositiveInt, register
 from palaestra.rollout.episode import segment_number
 from palaestra.rollout.strategies import opening
+from palaestra.training.settings import RunSettings
+from palaestra.training.setup import roles_in
 
 
 @register("experience", "dataset")
@@ -53,14 +58,16 @@ class Dataset(Experience):
 
         Raises: RecipeError, without such a file; InvalidData, for a record that cannot be read.
         """
-        found = next((place for place in (Path(path), PACKAGE / "systems" / path) if place.is_file()), None)
-        if found is None:
-            raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Correct the path.")
-        roles = [name for name in setup.roles if name != "*"]
-        read = read_records(found, agent or (roles[0] if len(roles) == 1 else None), layout=layout)
+        read = _read(path, [name for name in setup.roles if name != "*"], agent=agent, layout=layout)
         self.records, self.notes = read.records, read.notes
         self._setup, self._seed, self._shuffle = setup, setup.settings.seed, shuffle
         self._batch = min(batch, len(self.records))
+
+    @staticmethod
+    def fits(options: Mapping[str, Any], settings: RunSettings, source: Any) -> Sequence[str]:
+        """Read the file before the start. Returns lines on what of it is not used."""
+        roles = [name for name in roles_in(settings, source.agents) if name != "*"]
+        return _read(options["path"], roles, agent=options["agent"], layout=options["layout"]).notes
 
     def collect(self, number: int) -> Batch:
         """The records of this iteration. Records that do not fit a policy's context are left out and counted.
@@ -132,3 +139,17 @@ class Dataset(Experience):
             pictures=response.pictures,
             segment=segment_number(step.invocation, response.segment),
         )
+
+
+def _read(path: str, roles: Sequence[str], *, agent: str | None, layout: LayoutName) -> Records:
+    """The records of a file. Raises: as the constructor of `Dataset`."""
+    place = next((one for one in (Path(path), PACKAGE / "systems" / path) if one.is_file()), None)
+    if place is None:
+        raise RecipeError(where=f"{WHERE}, path", what=f"there is no file {path}.", remedy="Correct the path.")
+    state = place.stat()
+    return _records(place, state.st_mtime_ns, state.st_size, agent or (roles[0] if len(roles) == 1 else None), layout)
+
+
+@functools.lru_cache(maxsize=1)  # the check before the start and the run read the same file
+def _records(place: Path, changed: int, size: int, agent: str | None, layout: LayoutName) -> Records:
+    return read_records(place, agent, layout=layout)

@@ -10,19 +10,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import torch
+
 from palaestra.bound import BoundPart
 from palaestra.chat.readers import Reader
-from palaestra.data.abilities import ABILITIES, has
+from palaestra.columns import KEYS
+from palaestra.data import Iteration, RunSetup, StepTable, TokenBatch
+from palaestra.data.abilities import ABILITIES, has, sizes_of
 from palaestra.data.protocols import Context, complete
+from palaestra.data.tokens import IDS
 from palaestra.errors import PalaestraError, RecipeError, described, ends_run
 from palaestra.own_text import is_unread, leave_unread, reads_only
 from palaestra.registry import declared
+from palaestra.rollout.programs import roles_of
 from palaestra.training.async_collector import refuse_strategies
-from palaestra.training.settings import PART_SLOTS, RoleSettings, RunSettings
-from palaestra.training.setup import check_roles, make_source, refuse_other_probabilities
-from palaestra.training.stages import refuse_missing_columns, stages_of
+from palaestra.training.policy_gradient import make_optimizer
+from palaestra.training.settings import PART_SLOTS, PolicySettings, RoleSettings, RunSettings
+from palaestra.training.setup import check_roles, make_policies, make_source, refuse_other_probabilities
+from palaestra.training.stages import Stages, refuse_missing_columns, stages_of
 from palaestra.trust import code_in
 
+SMALL = 2**24  # weights of a policy that the check makes, without a factor
 Made = Any  # an object of a part
 Entries = Mapping[str, Mapping[str, Any]]  # the resolved recipe with origins, as `Recipe.to_json` gives it
 
@@ -69,19 +77,25 @@ def check_start(settings: RunSettings, recipe: Entries) -> Checked:
         where = place(recipe, key.partition("#")[0], part.name)
         _check_needs(part, where, settings, source)
         if whole and (fits := declared(part.part.target, "fits")) is not None:
-            with _shown_at(where):
+            with _shown_at(where, head=f"{part.part.slot}: {part.name}"):
                 notes += fits(part.options, settings, source) or ()
     if whole:
-        notes += _check_columns(settings, source)
+        stages = stages_of(settings, source, learners=settings.learner, trained=_trained(settings))
+        notes += _check_columns(stages, settings, source)
+        _try_options(stages, settings, source)
+        _try_policies(settings, source)
     return Checked(source, tuple(notes))
 
 
-def _check_columns(settings: RunSettings, source: Any) -> list[str]:
+def _trained(settings: RunSettings) -> dict[str, BoundPart]:
+    """The policies that learn, by name."""
+    return {name: chosen.policy for name, chosen in settings.policies.items() if chosen.trainable}
+
+
+def _check_columns(stages: Stages, settings: RunSettings, source: Any) -> list[str]:
     """Refuse a part that reads a column which nothing gives. Returns lines, as `refuse_missing_columns`."""
-    trained = {name: chosen.policy for name, chosen in settings.policies.items() if chosen.trainable}
-    stages = stages_of(settings, source, learners=settings.learner, trained=trained)
     outputs: set[str] = set()
-    for name, policy in trained.items():
+    for name, policy in _trained(settings).items():
         outputs_with = declared(policy.part.target, "outputs_with")
         # A policy that does not declare its outputs may give whatever its loss reads.
         read = (column for part in stages.updates[name] for column in part.reads or ())
@@ -129,13 +143,108 @@ def _check_needs(part: BoundPart, where: str, settings: RunSettings, source: Any
             )
 
 
+# ---- trials -----------------------------------------------------------------------------------------------
+def _try_options(stages: Stages, settings: RunSettings, source: Any) -> None:
+    """Call the functions of the library on a few rows, so that they refuse options that do not fit each other.
+
+    They check their options when they are called. What else they say of these rows does not matter. Functions of the
+    user are not called: they may cost something. Nor is any, if the roles that act are unknown.
+    """
+    roles = roles_of(settings.program)
+    if roles is None:
+        return
+    table, tokens = _few_rows(tuple(roles or source.agents)), _few_tokens()
+    for part in stages.running:
+        target = part.part.target
+        if part.part.holds_state or not getattr(target, "__module__", "").startswith("palaestra."):
+            continue
+        lacking = [name for name in part.reads or () if not name.endswith("?")]
+        if part.part.slot in ("loss", "regularizer"):
+            absent = [name for name in lacking if name not in tokens and name not in IDS]
+            data: list[Any] = [tokens.replace(**dict.fromkeys(absent, tokens["counts"]))]
+        else:
+            absent = [name for name in lacking if name not in table]
+            filled = {name: ["a"] * len(table) if name in KEYS else [0.0] * len(table) for name in absent}
+            data = [table.replace(**filled), torch.zeros(len(table))]
+        count = sum(name != "iteration" for name in part.part.data)
+        try:
+            part.at(Iteration())(*data[:count])
+        except RecipeError:
+            raise
+        except Exception as error:
+            if ends_run(error):
+                raise
+
+
+def _few_rows(agents: Sequence[str]) -> StepTable:
+    """Two groups of two trajectories, in which each of these agents acts once. Each act is one token."""
+    rows = [(group, number, turn, agent) for group in "ab" for number in "01" for turn, agent in enumerate(agents)]
+    ones = [1.0] * len(rows)
+    return StepTable(
+        group=[group for group, *_ in rows],
+        trajectory=[group + number for group, number, *_ in rows],
+        agent=[agent for *_, agent in rows],
+        turn=[turn for _, _, turn, _ in rows],
+        reward=[0.0] * len(rows),
+        outcome=[float(number) for _, number, *_ in rows],
+        terminated=[turn == len(agents) - 1 for _, _, turn, _ in rows],
+        truncated=[False] * len(rows),
+        invocation=[0] * len(rows),
+        **dict.fromkeys(("logprob_old", "logprob_behavior", "logprob_reference", "entropy_old", "value_old"), ones),
+    )
+
+
+def _few_tokens() -> TokenBatch:
+    """Two groups of two trajectories of one token."""
+    number, ones = torch.arange(4), torch.ones(4)
+    columns = dict.fromkeys(("logprob", "logprob_old", "advantage", "weight", "counts"), ones)
+    return TokenBatch(row=number, trajectory=number, group=number // 2, agent=number % 2, scope="minibatch", **columns)
+
+
+def _try_policies(settings: RunSettings, source: Any) -> None:
+    """Make the policies that load no model, and the optimizers of those that learn, which may refuse their options."""
+    quick = {name: chosen for name, chosen in settings.policies.items() if _is_quick(chosen, settings)}
+    vector_size, action_count = sizes_of(source)
+    setup = RunSetup(
+        environment_name=settings.environment.name,
+        source=source,
+        settings=settings,
+        vector_size=vector_size,
+        action_count=action_count,
+        texts=lambda: (),
+    )
+    make_policies(settings.model_copy(update={"policies": quick}), setup)
+    for name, policy in setup.trained.items():
+        if policy.module is not None and any(declared(one.part.target, "runs") for one in settings.learner):
+            make_optimizer(settings.policies[name].optimizer or settings.optimizer, policy.module)
+
+
+def _is_quick(chosen: PolicySettings, settings: RunSettings) -> bool:
+    """Whether a policy is made here in a moment: it is one of the library's, loads no folder and is small."""
+    options, target = chosen.policy.options, chosen.policy.part.target
+    if (
+        not getattr(target, "__module__", "").startswith("palaestra.")
+        or chosen.load
+        or options.get("model") is not None
+    ):
+        return False
+    if (stands_on := declared(target, "stands_on")) is not None:
+        base = settings.policies.get(stands_on(options))
+        return base is not None and declared(base.policy.part.target, "stands_on") is None and _is_quick(base, settings)
+    widths = options.get("hidden", 0)
+    widest = max(widths, default=0) if isinstance(widths, list | tuple) else widths
+    return declared(target, "outputs_with") is not None and widest * widest * options.get("layers", 1) <= SMALL
+
+
 @contextmanager
-def _shown_at(where: str) -> Iterator[None]:
-    """A context whose errors name this place."""
+def _shown_at(where: str, *, head: str) -> Iterator[None]:
+    """A context whose errors name this place, in place of the `head` of their own. What follows the head stays."""
     try:
         yield
     except PalaestraError as error:
-        raise type(error)(where=where, what=error.what, options=error.options, remedy=error.remedy) from None
+        rest = error.where.removeprefix(head) if error.where.startswith(head) else f", {error.where}"
+        rest = "" if error.where.endswith(f".{head}") else rest  # the same place, in general terms
+        raise type(error)(where=where + rest, what=error.what, options=error.options, remedy=error.remedy) from None
 
 
 def _check_role(name: str, chosen: RoleSettings, recipe: Entries) -> None:

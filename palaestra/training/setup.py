@@ -282,9 +282,13 @@ def make_roles(settings: RunSettings, agents: Sequence[str], policies: Mapping[s
     Raises: RecipeError, as `check_roles`.
     """
     check_roles(settings, agents)
-    names = dict.fromkeys((*_acting(settings, agents), *settings.agents, *agents, "*"))
-    chosen = {name: settings.role(name) for name in names}
+    chosen = {name: settings.role(name) for name in roles_in(settings, agents)}
     return {name: _role(role, policies[role.policy]) for name, role in chosen.items() if role.policy in policies}
+
+
+def roles_in(settings: RunSettings, agents: Sequence[str]) -> tuple[str, ...]:
+    """The names that may act in an environment with these agents, and "*"."""
+    return tuple(dict.fromkeys((*_acting(settings, agents), *settings.agents, *agents, "*")))
 
 
 def check_roles(settings: RunSettings, agents: Sequence[str]) -> None:

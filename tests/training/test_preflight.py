@@ -143,6 +143,34 @@ def test_4_constructors_of_the_library(folder: Path) -> None:
         checked({"environment": {"gymnasium": {"id": "CartPole-v9"}}, "policies": {"main": {"policy": "network"}}})
 
 
+OPTIONS: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "a reward": ([ROOMS, {"reward": [{"overlong": {"maximum": 10, "buffer": 20}}]}], "`buffer: 20`"),
+    "a role": ([ROOMS, {"reward": [{"role_mix": {"weight": {"boss": 0.5}}}]}], "role `player`"),
+    "an estimator": ([ROOMS, {"advantage": [{"canon": {"metric": "random", "alpha": 0.5}}]}], "`alpha: 0.5`"),
+    "a weight": ([ROOMS, {"weights": [{"truncated_importance": {"cap": 1.0, "low": 2.0}}]}], "lower bound 2"),
+    "a regularizer": (
+        [ROOMS, {"regularizers": [{"kl": {"cap": 1.0, "estimator": "k1"}}], "reference": "start"}],
+        "`cap: 1`",
+    ),
+    "an optimizer": ([ROOMS, {"optimizer": {"adamw": {"lr": 0.1, "decay": "linear"}}}], "`decay: linear`"),
+    "a policy": ([WORDS, {"policies": {"main": {"policy": {"language": {"hidden": 30, "heads": 4}}}}}], "heads"),
+    "a file": ([WORDS, {"experience": {"dataset": {"path": "pairs.jsonl"}}}], "pairs.jsonl"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_4_options_that_are_checked_when_they_are_used(case: str, folder: Path) -> None:
+    (folder / "pairs.jsonl").write_text('{"prompt": "a"}\n')
+    layers, word = OPTIONS[case]
+    with told(PalaestraError, word):
+        checked(*layers)
+
+
+def test_4_functions_of_the_user_are_not_called(folder: Path) -> None:
+    (folder / "own.py").write_text("def paid(table):\n    raise SystemExit('it was called')\n")
+    checked(ROOMS, {"reward": ["own.py:paid"]})
+
+
 def test_5_code_that_is_not_imported(folder: Path) -> None:
     (folder / "loud.py").write_text("raise RuntimeError('imported')\n")
     (folder / "words.jsonl").write_text('{"words": "a", "answer": "a"}\n')

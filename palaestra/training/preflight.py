@@ -82,8 +82,9 @@ def check_start(settings: RunSettings, recipe: Entries) -> Checked:
     if whole:
         stages = stages_of(settings, source, learners=settings.learner, trained=_trained(settings))
         notes += _check_columns(stages, settings, source)
-        _try_options(stages, settings, source)
-        _try_policies(settings, source)
+        with torch.random.fork_rng(devices=[]):  # a run draws as if nothing had been tried
+            _try_options(stages, settings, source)
+            _try_policies(settings, source)
     return Checked(source, tuple(notes))
 
 

@@ -34,8 +34,8 @@ def constant_groups(table: StepTable, *, column: str = "outcome", by: Columns = 
     Raises: MissingColumn, if there is no such column; InvalidData, if it is missing on some rows.
     Differs from the authors' recipe: it does not sample new groups; the strategy `dynamic_sampling` does.
     """
-    known = {"return": total_return, "outcome": outcomes_of}
-    values = known[column](table) if column in known else table[column]
+    values = total_return(table) if column == "return" else table[column]
+    values = outcomes_of(table) if column == "outcome" else values
     counts = table.row_weight > 0
     missing = int(values[counts].isnan().sum())
     if missing:

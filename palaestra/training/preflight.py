@@ -198,7 +198,7 @@ def _few_rows(agents: Sequence[str]) -> StepTable:
 def _few_tokens() -> TokenBatch:
     """Two groups of two trajectories of one token."""
     number, ones = torch.arange(4), torch.ones(4)
-    columns = dict.fromkeys(("logprob", "logprob_old", "advantage", "weight", "counts"), ones)
+    columns: dict[str, Any] = dict.fromkeys(("logprob", "logprob_old", "advantage", "weight", "counts"), ones)
     return TokenBatch(row=number, trajectory=number, group=number // 2, agent=number % 2, scope="minibatch", **columns)
 
 

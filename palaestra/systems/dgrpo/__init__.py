@@ -115,8 +115,8 @@ class Difficulty(StatefulPart):
             self.means[name] = self.momentum * self.means.get(name, mean) + (1 - self.momentum) * mean
 
     def _result(self, table: StepTable) -> Float[Tensor, " rows"]:
-        known = {"return": total_return, "outcome": outcomes_of}
-        result = known[self.column](table) if self.column in known else table[self.column]
+        result = total_return(table) if self.column == "return" else table[self.column]
+        result = outcomes_of(table) if self.column == "outcome" else result
         counts = table.row_weight > 0
         bad = (counts & ~((result >= -SLACK) & (result <= 1 + SLACK))).nonzero()  # NaN is outside too
         if len(bad):

@@ -94,13 +94,20 @@ def _files(place: Path) -> list[Path]:
     return sorted(file for file in place.iterdir() if file.is_file() and file.name != SUMS)
 
 
-def cut_logs(place: Path, folder: Path, *names: str) -> None:
-    """Cut these logs of the run in `folder` to what they held at this checkpoint, as far as it has their checksums."""
-    written = _read(place) or {"logs": {}}
+def cut_logs(place: Path, folder: Path, *names: str) -> dict[str, bytes]:
+    """Cut these logs of the run in `folder` to what they held at this checkpoint, as far as it has their checksums.
+
+    Returns: what came after it, by the names of the logs.
+    """
+    written, rest = _read(place) or {"logs": {}}, {}
     for name in names:
         held, log = written["logs"].get(name), folder / name
         if held is not None and log.exists() and log.stat().st_size > held["bytes"]:
+            with log.open("rb") as opened:
+                opened.seek(held["bytes"])
+                rest[name] = opened.read()
             os.truncate(log, held["bytes"])
+    return rest
 
 
 def _read(place: Path) -> dict[str, Any] | None:

@@ -25,9 +25,9 @@ from palaestra.models.devices import on_cpu
 from palaestra.models.sharding import load_weights, whole
 from palaestra.models.weight_files import save_weights
 from palaestra.store.checksums import SUMS, cut_logs, file_fault, log_fault
-from palaestra.store.folder import CHECKPOINTS, DECISIVE, METRICS, RunFolder
+from palaestra.store.folder import CHECKPOINTS, DECISIVE, EVALUATIONS, METRICS, RunFolder
 from palaestra.store.json_text import plain
-from palaestra.store.lines import JsonLines
+from palaestra.store.lines import OF_OTHER_FORM, STEP, JsonLines
 from palaestra.store.metrics import read
 from palaestra.training.settings import BUDGET
 
@@ -210,11 +210,25 @@ def continued_from(folder: RunFolder, *, say: Callable[[str], object]) -> Path |
         )
     for line in passed:
         say(f"not used: {line}")
-    if place is not None and passed:
-        folder.set_aside_after(read_state(place)["step"])
-        cut_logs(place, folder.path, *DECISIVE)  # a line of this iteration may be damaged, too
+    if place is None:
+        return None
+    step = read_state(place)["step"]
+    for name, rest in cut_logs(place, folder.path, *DECISIVE).items():  # a damaged line may have any number
+        if not passed and not _follows(rest, step, name):
+            say(f"{name}: what came after {place} is no later iteration; it is left out")
+    if passed:
+        folder.set_aside_after(step)
         say(f"continued from an earlier checkpoint, {place}; what came after it is done again")
     return place
+
+
+def _follows(rest: bytes, step: int, name: str) -> bool:
+    """Whether all whole lines are of later iterations. The first checkpoint comes before the evaluation of its step."""
+    first = step if name == EVALUATIONS and step == 0 else step + 1
+    try:
+        return all(json.loads(line)[STEP] >= first for line in rest.split(b"\n")[:-1])
+    except OF_OTHER_FORM:
+        return False
 
 
 def recipe_values(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,6 +147,19 @@ def test_1_a_resume_ends_right_or_refuses(
     assert len(said.splitlines()) <= 3
 
 
+@pytest.mark.parametrize("name", [METRICS, EVALUATIONS])
+@pytest.mark.parametrize("line", [None, b'{"step": 1, "forged": 1}\n', b'{"nostep": 1}\n', b'{"step": 7}\n'])
+def test_1_further_lines(
+    run: RunFolder, runs: Path, name: str, line: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = run / name
+    log.write_bytes(log.read_bytes() + (line or log.read_bytes().splitlines(keepends=True)[-1]))
+    resumed(run.path)
+    assert result_of(run.path) == result_of(runs / "first")
+    said = capsys.readouterr().err
+    assert (name in said) == (line != b'{"step": 7}\n') and len(said.splitlines()) <= 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "how"), CASES)
 def test_2_readers(run: RunFolder, runs: Path, name: str, how: str, tmp_path: Path) -> None:

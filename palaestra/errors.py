@@ -27,9 +27,13 @@ from collections.abc import Iterable
 FAULTS = (Exception, SystemExit)
 # What torch says if memory ran out; its errors have no class of their own on a CPU.
 _NO_MEMORY = ("can't allocate", "out of memory", "size calculation overflowed", "not enough memory")
-
-
 _ENDLESS = re.compile(r"\S{1000,}")  # a word that would fill the screen, such as a key of 5,000 digits
+WIDEST_TEXT = 200  # characters of a value that a message shows
+
+
+def shortened(text: str) -> str:
+    """A value for a message, cut if it is long."""
+    return text if len(text) <= WIDEST_TEXT + 60 else f"{text[:WIDEST_TEXT]} … ({len(text):,} characters)"
 
 
 _LETTERS, _LINES = 10_000, 200  # of a fault; a chat template, a tokenizer or the code of a user may say anything

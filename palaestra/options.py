@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic_core import PydanticCustomError, core_schema
 
-from palaestra.errors import ContractError, RecipeError, nearest
+from palaestra.errors import ContractError, RecipeError, nearest, shortened
 
 OPEN: weakref.WeakSet[Any] = weakref.WeakSet()  # functions whose options are not known, so that any may be given
 
@@ -327,7 +327,7 @@ def _readable(
     allowed = f" `{name}` takes: {kind_in_words(model.model_fields[name])}." if name in names else ""
     return RecipeError(
         where=where,
-        what=f"{owner} cannot take `{key}: {first['input']!r}`: {first['msg'].lower()}.",
+        what=f"{owner} cannot take `{key}: {shortened(repr(first['input']))}`: {first['msg'].lower()}.",
         remedy=f"Give `{key}` a value of the right type.{allowed}",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,22 @@ from typing import Any
 from palaestra.commands.runs import recipe_of, trained_setup
 from palaestra.data import RunSetup
 from palaestra.engines import InProcessEngine
-from palaestra.errors import CheckpointError, RecipeError, UnknownName, described, nearest
+from palaestra.errors import CheckpointError, RecipeError, UnknownName, nearest
 from palaestra.gateway.app import Single, make_app
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.models import ServedModel, ServedModels
 from palaestra.gateway.server import TOKEN, refuse_missing, rules_of
+from palaestra.models.adapters import CONFIG
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
+from palaestra.models.pretrained import description
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language import LanguagePolicy
 from palaestra.serving.addresses import address_of, bound, secret_in
 from palaestra.serving.asgi import serve_until_signal
 from palaestra.store.folder import RECIPE, RunFolder
-
-ADAPTER = "adapter_config.json"
 
 
 def run(
@@ -119,7 +118,7 @@ def _policies(
                 remedy=f"Leave {option} out, or give a run folder.",
             )
     name = place.absolute().name
-    if (place / ADAPTER).is_file():
+    if (place / CONFIG).is_file():
         return {name: _adapted(place, name, base, device, dtype)}
     return {name: _loaded(model, name, RunSetup(device=str(run_device(device))), dtype)}
 
@@ -134,14 +133,8 @@ def _loaded(model: str, name: str, setup: RunSetup, dtype: str) -> LanguagePolic
 
 def _adapted(place: Path, name: str, base: str | None, device: str, dtype: str) -> AdapterPolicy:
     """A policy with the additions of an adapter's folder, on its base."""
-    try:
-        told = dict(json.loads((place / ADAPTER).read_text(encoding="utf-8"))).get("base_model_name_or_path")
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            where=f"palaestra serve {place}", what=f"its {ADAPTER} cannot be read: {described(error)}"
-        ) from error
-    below = base or told
-    if not below:
+    below = base or description(place / CONFIG).get("base_model_name_or_path")
+    if not below or not isinstance(below, str):
         raise CheckpointError(
             where=f"palaestra serve {place}",
             what="the adapter does not say on which model it was trained.",

@@ -12,7 +12,6 @@ import copy
 import dataclasses
 import functools
 import importlib
-import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from palaestra.errors import CheckpointError, RecipeError, missing_extra, nearest, out_of_memory
+from palaestra.errors import CheckpointError, RecipeError, described, missing_extra, nearest, out_of_memory
 from palaestra.models.own_head import language_part
-from palaestra.models.pretrained import fault_apart, refuse_endless
+from palaestra.models.pretrained import description, fault_apart
 from palaestra.models.quantized import dequantized, without_notices
 from palaestra.models.weight_files import open_weights, reason
 
 FOLDER = "adapter"  # in an exported policy: the adapter in peft's format, beside the model that it is merged into
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
 # Entries of adapter_config.json: those that say what the additions are, and those that no longer matter after training.
 READ = {"r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "target_modules",
         "exclude_modules", "layers_to_transform", "layers_pattern"}  # fmt: skip
@@ -181,13 +180,7 @@ def _described(place: Path, where: str) -> dict[str, Any]:
 
     Raises: CheckpointError, if it needs more than plain low-rank additions, or its weights are not there.
     """
-    refuse_endless(str(place))
-    try:
-        said = dict(json.loads((place / "adapter_config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            where=where, what=f"its adapter_config.json cannot be read: {error}.", remedy=FITTING
-        ) from error
+    said = description(place / CONFIG)
     kind = said.get("peft_type")
     if kind != "LORA":
         raise CheckpointError(where=where, what=f"it is of kind {kind}, and only LORA can be read.")
@@ -261,19 +254,19 @@ def rank_and_targets(folder: str) -> tuple[int, list[str] | None]:
     Raises: CheckpointError, if the folder holds no adapter.
     """
     place = _place_of(folder)
-    refuse_endless(str(place))
+    config = description(place / CONFIG)
     try:
-        config = json.loads((place / "adapter_config.json").read_text(encoding="utf-8"))
         rank, targets = int(config["r"]), config["target_modules"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(where=f"policy: adapter, {folder}", what=f"it cannot be read: {error!r}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"its {CONFIG} cannot be read: {described(error)}"
+        raise CheckpointError(where=f"policy: adapter, {folder}", what=what) from error
     return rank, sorted(map(str, targets)) if isinstance(targets, list) else None
 
 
 def _place_of(folder: str) -> Path:
     place = Path(folder)
     place = place / FOLDER if (place / FOLDER).is_dir() else place
-    if not (place / "adapter_config.json").is_file():
+    if not (place / CONFIG).is_file():
         raise CheckpointError(
             where=f"policy: adapter, {folder}",
             what="it holds no adapter: there is no adapter_config.json.",

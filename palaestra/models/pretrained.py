@@ -143,22 +143,43 @@ def refuse_endless(place: str) -> None:
     """
     for name in DESCRIPTIONS:
         file = _file_of(place, name)
-        if file is None:
-            continue
-        if file.stat().st_size > LARGEST_FILE:
-            raise _endless(file, f"it has {file.stat().st_size} bytes, and at most {LARGEST_FILE} are read")
-        if file.suffix != ".json":
-            continue
-        content = file.read_bytes()
-        if sum(content.count(sign) for sign in (b",", b"{", b"[")) > MOST_ENTRIES:
-            raise _endless(file, f"it has more than {MOST_ENTRIES} entries")
-        try:
-            said = json.loads(content.decode())
-        except RecursionError as error:
-            raise _endless(file, f"its values are nested more than {DEEPEST} deep") from error
-        except ValueError:  # whoever needs the file says what is wrong with it
-            continue
-        _refuse_numbers(file, said, counts=name in ("config.json", "adapter_config.json"))
+        if file is not None:
+            _refuse_endless_file(file)
+
+
+def description(file: Path) -> dict[str, Any]:
+    """The keys and values of a JSON file that describes a model, an adapter or a policy.
+
+    Raises: CheckpointError, if it is no such file, or is too large, too deep or too long.
+    """
+    if file.is_file():
+        _refuse_endless_file(file)
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise TypeError("it has no keys at its top")
+    except (OSError, ValueError, TypeError) as error:
+        what = f"its {file.name} cannot be read: {str(error).rstrip('.')}."
+        raise CheckpointError(where=str(file.parent), what=what, remedy=ANOTHER) from error
+    return values
+
+
+def _refuse_endless_file(file: Path) -> None:
+    """Raises: CheckpointError, as `refuse_endless`."""
+    if file.stat().st_size > LARGEST_FILE:
+        raise _endless(file, f"it has {file.stat().st_size} bytes, and at most {LARGEST_FILE} are read")
+    if file.suffix != ".json":
+        return
+    content = file.read_bytes()
+    if sum(content.count(sign) for sign in (b",", b"{", b"[")) > MOST_ENTRIES:
+        raise _endless(file, f"it has more than {MOST_ENTRIES} entries")
+    try:
+        said = json.loads(content.decode())
+    except RecursionError as error:
+        raise _endless(file, f"its values are nested more than {DEEPEST} deep") from error
+    except ValueError:  # whoever needs the file says what is wrong with it
+        return
+    _refuse_numbers(file, said, counts=file.name in ("config.json", "adapter_config.json"))
 
 
 def _refuse_numbers(file: Path, said: Any, *, counts: bool) -> None:

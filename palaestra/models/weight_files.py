@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from transformers.utils import logging
+
+from palaestra.errors import CheckpointError
 
 
 @contextmanager
@@ -37,6 +40,15 @@ def reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     sizes = (line for line in lines if line.startswith("size mismatch"))
     return next(sizes, lines[1] if lines[0].endswith(":") and lines[1:] else lines[0]).rstrip(".")
+
+
+def load_weights(module: nn.Module, file: Path, *, remedy: str = "") -> None:
+    """Load a safetensors file into a module. Raises: CheckpointError, if it is damaged, or of other layers."""
+    try:
+        module.load_state_dict(load_file(file))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        what = f"its weights cannot be read: {reason(error)}."
+        raise CheckpointError(where=str(file), what=what, remedy=remedy) from error
 
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:

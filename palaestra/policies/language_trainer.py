@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palaestra.data import Row
 from palaestra.data.protocols import Policy, PolicyOutputs
-from palaestra.errors import CheckpointError, RecipeError
+from palaestra.errors import RecipeError
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading
 from palaestra.models.devices import device_of, dtype_of
@@ -26,7 +24,7 @@ from palaestra.models.packing import cost_of_token, is_enabled, read_packed
 from palaestra.models.pictures import PictureReader, picture_inputs
 from palaestra.models.products import fast_products, is_large
 from palaestra.models.recompute import recomputing
-from palaestra.models.weight_files import open_weights, reason, save_weights, without_progress_bars
+from palaestra.models.weight_files import load_weights, open_weights, save_weights, without_progress_bars
 from palaestra.policies.frozen_head import covers, frozen_head, is_frozen
 from palaestra.policies.outputs import TOKEN_OUTPUTS, TokenOutput, refuse_unknown_outputs, token_columns
 from palaestra.policies.sequences import LanguageInputs, LanguageSamples, collate
@@ -240,9 +238,5 @@ def load_value_head(value: nn.Module, folder: str) -> None:
     """
     file = Path(folder) / VALUE_HEAD
     if file.is_file():
-        try:
-            value.load_state_dict(load_file(file))
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            what = f"its weights cannot be read: {reason(error)}."
-            remedy = "Set `value_layers` as in the run that exported it, or delete the file."
-            raise CheckpointError(where=str(file), what=what, remedy=remedy) from error
+        remedy = "Set `value_layers` as in the run that exported it, or delete the file."
+        load_weights(value, file, remedy=remedy)

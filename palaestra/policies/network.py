@@ -12,30 +12,29 @@ import json
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
-import pydantic
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from palaestra.data import Action, Observation, Row, RunSetup
 from palaestra.data.abilities import has, sizes_of
 from palaestra.data.entropy_signal import EntropyTemperature
 from palaestra.data.protocols import Policy, PolicyOutputs, Response, Sampling, Session
-from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError, described
+from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic
-from palaestra.models.weight_files import save_weights
+from palaestra.models.weight_files import load_weights, save_weights
+from palaestra.policies.architecture import Widths, refuse_small, stored_architecture
 from palaestra.policies.drawing import Choice, draw, masked, stack_legal
 from palaestra.policies.outputs import TOKEN_OUTPUTS, TokenOutput, refuse_unknown_outputs, token_columns
 from palaestra.policies.vectors import NetworkSamples, collate, refuse_instruction
-from palaestra.registry import PositiveInt, register
+from palaestra.registry import register
 
 MODULES: dict[str, Any] = {"mlp": ActorCritic, "gru": RecurrentActorCritic}
 ARCHITECTURE, WEIGHTS = "network.json", "network.safetensors"
+OPTIONS = ("hidden", "body", "activation", "critic", "shared")  # those in the architecture
 SMALLEST = 16  # rows of a forward pass; matrix kernels round differently for very few rows
 
 
@@ -53,7 +52,7 @@ class NetworkPolicy(Policy):
         setup: RunSetup,
         *,
         model: str | None = None,
-        hidden: Annotated[tuple[PositiveInt, ...], pydantic.Field(min_length=1)] = (64, 64),
+        hidden: Widths = (64, 64),
         body: Literal["mlp", "gru"] = "mlp",
         activation: Activation = "tanh",
         critic: bool = True,
@@ -92,7 +91,7 @@ class NetworkPolicy(Policy):
         make = {key: value for key, value in self._options.items() if key != "body"}
         network = MODULES[self._options["body"]](self.size, self.actions, **make, seed=setup.seed)
         if model is not None:
-            _read_weights(network, model)
+            load_weights(network, Path(model) / WEIGHTS)
         self.module: Any = network.to(setup.device)
         self._batcher = TurnBatcher(self)
 
@@ -453,31 +452,19 @@ def _refuse_missing_sizes(source: Any, vector_size: int | None, action_count: in
         )
 
 
-def _read_weights(network: torch.nn.Module, folder: str) -> None:
-    """Raises: CheckpointError, for weights that are missing, damaged or of another network."""
-    try:
-        network.load_state_dict(load_file(Path(folder) / WEIGHTS))
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        what = f"its weights cannot be read: {described(error).splitlines()[0]}"
-        raise CheckpointError(where=folder, what=what) from error
-
-
 def _stored_options(folder: str, size: int, actions: int) -> dict[str, Any]:
+    """The options of a network that `save` wrote. Raises: CheckpointError, if there is none, or one of other sizes."""
     file = Path(folder) / ARCHITECTURE
     if not file.exists():
         raise CheckpointError(where=folder, what=f"it holds no network policy: there is no file {ARCHITECTURE}.")
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        del stored["kind"]
-        found = (stored.pop("size"), stored.pop("actions"))
-        stored["hidden"] = tuple(stored["hidden"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(where=folder, what=f"its {ARCHITECTURE} cannot be read: {described(error)}") from error
-    if found != (size, actions):
+    stored = stored_architecture(file, NetworkPolicy, sizes=("size", "actions"), options=OPTIONS)
+    there = stored["size"], stored["actions"]
+    if there != (size, actions):
         raise CheckpointError(
             where=folder,
-            what=f"its network has vectors of {found[0]} numbers and {found[1]} actions; the environment has {size} "
+            what=f"its network has vectors of {there[0]} numbers and {there[1]} actions; the environment has {size} "
             f"numbers and {actions} actions.",
             remedy="Use it with the environment that it was trained in.",
         )
-    return dict(stored)
+    refuse_small(Path(folder) / WEIGHTS, (size, *stored["hidden"], actions))
+    return {key: stored[key] for key in OPTIONS}

@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 
 from palaestra import registry
 from palaestra.bound import BoundPart
-from palaestra.errors import RecipeError
-from palaestra.recipe.origins import Mark, Node, node_of, shortened
+from palaestra.errors import RecipeError, shortened
+from palaestra.recipe.origins import Mark, Node, node_of
 from palaestra.registry import Section
 from palaestra.training.settings import PART_SLOTS, RunSettings
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from palaestra.errors import RecipeError
+from palaestra.errors import WIDEST_TEXT, RecipeError, shortened
 
 COMMAND_LINE = "command line"
 FOLDERS = ("run", "warm_start.keep")  # keys whose value is a folder
@@ -21,7 +21,6 @@ LARGEST_FILE = 200_000  # characters of a recipe file
 MOST_VALUES = 50_000  # in a file, each alias written out
 DEEPEST = 50  # lists and mappings inside each other
 LARGEST = 2**63 - 1  # of whole numbers
-WIDEST_TEXT = 200  # characters of a line that a message shows
 LAST, WRITTEN_DOWN = sys.maxsize, -1  # numbers of layers: of overrides, and of a recipe read from a run folder
 
 
@@ -119,11 +118,6 @@ def node_of(value: Any, mark: Mark, *, texts: bool = False, depth: int = 0) -> N
     if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
         raise _too_large(mark)
     return Node(value, mark)
-
-
-def shortened(text: str) -> str:
-    """A text for a message, cut if it is long."""
-    return text if len(text) <= WIDEST_TEXT + 60 else f"{text[:WIDEST_TEXT]} … ({len(text):,} characters)"
 
 
 # ---- YAML -------------------------------------------------------------------------------------------------

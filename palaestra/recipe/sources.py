@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from palaestra.errors import RecipeError, UnknownName, nearest
+from palaestra.errors import RecipeError, UnknownName, nearest, shortened
 from palaestra.index import PACKAGE
-from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml, shortened
+from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"

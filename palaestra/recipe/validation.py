@@ -8,9 +8,9 @@ from typing import Any
 
 import pydantic
 
-from palaestra.errors import RecipeError, nearest
+from palaestra.errors import RecipeError, nearest, shortened
 from palaestra.recipe.layers import Place, section_at, slot_at
-from palaestra.recipe.origins import Mark, Node, shortened
+from palaestra.recipe.origins import Mark, Node
 from palaestra.registry import Section
 from palaestra.training.settings import RunSettings
 

@@ -182,6 +182,14 @@ def test_3_what_cannot_be_served(folder: Path, run: Path, tmp_path: Path) -> Non
     (tmp_path / "adapter_config.json").write_text("{}")
     with told(PalaestraError, "does not say on which model"):
         serve.run(model=str(tmp_path), **OPTIONS)
+    for text, word in (
+        ("[" * 100_000, "nested more than"),
+        ("[]", "no keys"),
+        ('{"base_model_name_or_path": [1]}', "not say"),
+    ):
+        (tmp_path / "adapter_config.json").write_text(text)
+        with pytest.raises(PalaestraError, match=word):
+            serve.run(model=str(tmp_path), **OPTIONS)
 
 
 def test_3_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@
 8.  A chain reads steps whose rows were dropped, and trains on the kept ones only.
 9.  A missing vector, one of a wrong length, and logits that are no numbers fail that episode, boundary
     `engine`; others in the batch go on.
-10. A saved policy acts the same; another architecture is refused, and so is an empty folder.
+10. A saved policy acts the same; another architecture is refused, and so are an empty folder and files that are
+    damaged, too large, too deep, or not as `save` writes them.
 11. Environments without vectors, and top-k or top-p, are refused.
 12. Recorded actions become indices and move memory on; what has no index is refused.
 13. A policy can be copied, and the copy is on its own.
@@ -21,6 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -222,15 +225,44 @@ def test_10_files(body: str, tmp_path: Path) -> None:
         NetworkPolicy("other", RunSetup(seed=0, vector_size=5, action_count=ACTIONS), model=str(tmp_path / "a"))
     with told(CheckpointError, "network.json"):
         NetworkPolicy("other", setup, model=str(tmp_path))
+    architecture = (tmp_path / "a" / "network.json").read_text()
     weights = (tmp_path / "a" / "network.safetensors").read_bytes()
     for damaged in (b"", b"{", weights[: len(weights) // 2]):
         (tmp_path / "a" / "network.safetensors").write_bytes(damaged)
         with pytest.raises(CheckpointError, match="its weights cannot be read"):
             NetworkPolicy("other", setup, model=str(tmp_path / "a"))
-    for text in ("", "{", "[]", "{}", '{"kind": 1, "size": 4, "actions": 3, "hidden": 5}'):
+    for text in ("", "{", "[]", "{}", "NaN", architecture.replace('"kind"', '"sort"')):
         (tmp_path / "a" / "network.json").write_text(text)
         with pytest.raises(CheckpointError, match=r"its network\.json cannot be read"):
             NetworkPolicy("other", setup, model=str(tmp_path / "a"))
+    (tmp_path / "a" / "network.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="nested more than"):
+        NetworkPolicy("other", setup, model=str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("hidden", [-1], "greater than 0"),
+        ("hidden", ["x"], "valid integer"),
+        ("hidden", [1.5], "valid integer"),
+        ("hidden", [8] * 100_000, "at most 1000 items"),
+        ("hidden", [10**9], "at least 7,000,000,000 weights"),
+        ("size", "x" * 10_000, "whole number"),
+        ("actions", True, "whole number"),
+        ("kind", "os.system", "`kind` is 'os.system'"),
+        ("extra", 1, "`extra` has no meaning"),
+        ("activation", "eval", "'tanh' or 'relu'"),
+        ("shared", [1], "valid boolean"),
+    ],
+)
+def test_10_architectures_of_others(key: str, value: object, word: str, tmp_path: Path) -> None:
+    make().save(str(tmp_path))
+    file, setup = tmp_path / "network.json", RunSetup(seed=0, vector_size=SIZE, action_count=ACTIONS)
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    with pytest.raises(CheckpointError, match=re.escape(word)) as caught:
+        NetworkPolicy("other", setup, model=str(tmp_path))
+    assert len(str(caught.value)) < 1000
 
 
 def test_11_refusals() -> None:

@@ -9,13 +9,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
-import pydantic
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from palaestra.data import Action, Observation, Row, RunSetup
@@ -23,11 +21,11 @@ from palaestra.data.abilities import box_of
 from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
-from palaestra.models.weight_files import save_weights
+from palaestra.models.weight_files import load_weights, save_weights
+from palaestra.policies.architecture import Widths, refuse_small, stored_architecture
 from palaestra.policies.vectors import refuse_instruction
-from palaestra.registry import PositiveInt, register
+from palaestra.registry import register
 
-Widths = Annotated[tuple[PositiveInt, ...], pydantic.Field(min_length=1)]
 LOG_STD = (-20.0, 2.0)  # bounds of the logarithm of a standard deviation
 ARCHITECTURE, WEIGHTS = "sac_actor.json", "sac_actor.safetensors"
 
@@ -64,7 +62,7 @@ class SacActor(Policy):
             self.hidden = tuple(_stored(Path(model), self.architecture())["hidden"])
         actor = SquashedGaussian(self.size, len(self.middle), self.hidden, seed=setup.seed)
         if model is not None:
-            actor.load_state_dict(load_file(Path(model) / WEIGHTS))
+            load_weights(actor, Path(model) / WEIGHTS)
         self.module: SquashedGaussian = actor.to(setup.device)
 
     def session(self, *, context: Any, sampling: Sampling, key: Hashable) -> SacSession:
@@ -217,7 +215,7 @@ def _stored(folder: Path, here: Mapping[str, Any]) -> dict[str, Any]:
             what=f"it holds no policy `sac_actor` (no file {ARCHITECTURE}).",
             remedy="Set `model` to a folder that a policy `sac_actor` was saved in, or leave it out.",
         )
-    there: dict[str, Any] = json.loads((folder / ARCHITECTURE).read_text())
+    there = stored_architecture(folder / ARCHITECTURE, SacActor, sizes=("size", "numbers"), options=("hidden",))
     for key, what in (("size", "reads vectors"), ("numbers", "gives actions")):
         if there[key] != here[key]:
             raise CheckpointError(
@@ -225,4 +223,5 @@ def _stored(folder: Path, here: Mapping[str, Any]) -> dict[str, Any]:
                 what=f"its actor {what} of {there[key]} numbers; the environment has {here[key]}.",
                 remedy="Use it with the environment that it was trained in.",
             )
+    refuse_small(folder / WEIGHTS, (there["size"], *there["hidden"], 2 * there["numbers"]))
     return there

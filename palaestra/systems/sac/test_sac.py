@@ -8,13 +8,14 @@
 6. Rewards and selections of the recipe count.
 7. A resumed run is the same byte for byte.
 8. Impossible options, environments and policies are refused with one error.
-9. A saved actor acts as before.
+9. A saved actor acts as before; files that are damaged, or not as `save` writes them, are refused.
 10. It learns.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -369,6 +370,36 @@ def test_9_saved(tmp_path: Path) -> None:
         assert np.array_equal(acts[0], acts[1]) and np.array_equal(acts[0], acts[2])
     with pytest.raises(CheckpointError, match="reads vectors of 2 numbers; the environment has 3"):
         actor(GymnasiumEnvironment(id="Pendulum-v1"), model=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"hidden": [-1]}, "greater than 0"),
+        ({"hidden": [8] * 100_000}, "at most 1000 items"),
+        ({"hidden": [10**9]}, "at least 6,000,000,000 weights"),
+        ({"size": None}, "whole number"),
+        ({"extra": 1}, "`extra` has no meaning"),
+    ],
+)
+def test_9_architectures_of_others(changes: dict[str, Any], word: str, tmp_path: Path) -> None:
+    policy = actor(seed=5)
+    policy.save(str(tmp_path))
+    (tmp_path / "sac_actor.json").write_text(json.dumps({**policy.architecture(), **changes}))
+    with pytest.raises(CheckpointError, match=word):
+        actor(model=str(tmp_path))
+
+
+def test_9_damaged_files(tmp_path: Path) -> None:
+    actor(seed=5).save(str(tmp_path))
+    weights = tmp_path / "sac_actor.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="its weights cannot be read"):
+        actor(model=str(tmp_path))
+    for text in ("", "[]", "[" * 100_000):
+        (tmp_path / "sac_actor.json").write_text(text)
+        with pytest.raises(CheckpointError, match=r"cannot be read|nested more than"):
+            actor(model=str(tmp_path))
 
 
 def test_10_it_learns(run: Callable[..., Path]) -> None:

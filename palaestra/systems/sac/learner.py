@@ -17,9 +17,10 @@ from palaestra.data.protocols import Learner
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.parts.optimizers import AdamW
+from palaestra.policies.architecture import Widths
 from palaestra.registry import Discount, Positive, PositiveInt, register
 from palaestra.replay import ReplayBuffer, Transition
-from palaestra.systems.sac.policy import SacActor, Widths, layers
+from palaestra.systems.sac.policy import SacActor, layers
 from palaestra.training.policy_gradient import refuse_exploded, weight_norm
 
 Share = Annotated[float, pydantic.Field(gt=0, le=1)]

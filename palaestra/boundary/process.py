@@ -7,6 +7,7 @@ environment keeps what it has set, and nobody else sees it. `learning` stands ar
 
 from __future__ import annotations
 
+import functools
 import locale
 import logging
 import os
@@ -21,9 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from palaestra.boundary import torch_settings as of_torch
 from palaestra.interruption import SIGNALS
 
-LOG = logging.getLogger("palaestra.process")
+LOG, PACKAGE = logging.getLogger("palaestra.process"), logging.getLogger("palaestra")
 _HELD: list[Any] = []  # contexts of torch's inference mode that are never left, since others have not left theirs
 _REPORTED: set[tuple[str, str]] = set()
 
@@ -71,67 +73,68 @@ def _set_raising(wanted: tuple[Any, ...]) -> None:
     warnings.filters[:] = [*lost, *others]  # type: ignore[index]
 
 
-def _cudnn() -> tuple[bool, bool]:
-    return torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+def _levels() -> tuple[Any, ...]:
+    """What decides that a line of the log is too unimportant."""
+    root = logging.root
+    return root.manager.disable, root.level, root.disabled, PACKAGE.level, PACKAGE.disabled
 
 
-def _set_cudnn(flags: tuple[bool, bool]) -> None:
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = flags
+def _set_levels(levels: tuple[Any, ...]) -> None:
+    below, level, logging.root.disabled, of_package, PACKAGE.disabled = levels
+    logging.disable(below)
+    logging.root.setLevel(level)
+    PACKAGE.setLevel(of_package)
 
 
-def _set_device(device: torch.device) -> None:
-    torch.set_default_device(None if device.type == "cpu" else device)
+def _loggers() -> tuple[Any, ...]:
+    """Where the lines of this package's loggers go.
+
+    Plain handlers of the common logger print to the terminal and do no harm. `logging.warning` adds one.
+    """
+    own = tuple(_logger(one) for one in _loggers_of_package(len(logging.root.manager.loggerDict)))
+    return _unusual(logging.root), tuple(logging.root.filters), logging.lastResort, own
 
 
-def _autocast() -> tuple[bool, bool]:
-    return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+def _unusual(logger: logging.Logger) -> tuple[logging.Handler, ...]:
+    return tuple(one for one in logger.handlers if type(one) is not logging.StreamHandler)
 
 
-def _set_autocast(wanted: tuple[bool, bool]) -> None:
-    for kind, on in zip(("cpu", "cuda"), wanted, strict=True):
-        torch.set_autocast_enabled(kind, on)
+@functools.lru_cache(maxsize=1)
+def _loggers_of_package(among: int) -> tuple[logging.Logger, ...]:
+    """The loggers of this package. `among`: the number of all loggers; the answer holds until there are more."""
+    names = (name for name in logging.root.manager.loggerDict if name.partition(".")[0] == PACKAGE.name)
+    return tuple(logging.getLogger(name) for name in sorted(names))
 
 
-def _kernels() -> tuple[bool, ...]:
-    return tuple(bool(is_on()) for is_on, _ in KERNELS)
+def _logger(one: logging.Logger) -> tuple[Any, ...]:
+    return one, 0 if one is PACKAGE else one.level, one.propagate, tuple(one.handlers), tuple(one.filters)
 
 
-def _set_kernels(wanted: tuple[bool, ...]) -> None:
-    for (_, put), on in zip(KERNELS, wanted, strict=True):
-        put(on)
+def _set_loggers(wanted: tuple[Any, ...]) -> None:
+    handlers, logging.root.filters[:], logging.lastResort, own = wanted
+    logging.root.handlers[:] = [*handlers, *(set(logging.root.handlers) - set(_unusual(logging.root)))]
+    for one, level, one.propagate, one.handlers[:], one.filters[:] in own:
+        if one is not PACKAGE:
+            one.setLevel(level)
 
 
-def _logging() -> tuple[Any, ...]:
-    logger = logging.getLogger("palaestra")
-    return logging.root.manager.disable, logger.level, logger.disabled
-
-
-def _set_logging(wanted: tuple[Any, ...]) -> None:
-    logger = logging.getLogger("palaestra")
-    logging.disable(wanted[0])
-    logger.setLevel(wanted[1])
-    logger.disabled = wanted[2]
-
-
-KERNELS = (
-    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
-    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
-    (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
-)
 State = tuple[Any, ...]
 Kind = tuple[str, Callable[[], Any], Callable[[Any], Any]]  # a name, how to read it, and how to set it
-# Those that are read after each call of an environment. All of them together take about a microsecond.
+# Those that are read after each call of an environment. All of them together take a few microseconds.
 QUICK: tuple[Kind, ...] = (
     ("torch's inference mode", torch.is_inference_mode_enabled, _set_inference),
     ("torch's recording of gradients", torch.is_grad_enabled, torch.set_grad_enabled),
     ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     ("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
-    ("torch's autocast", _autocast, _set_autocast),
+    ("torch's autocast", of_torch.autocast, of_torch.set_autocast),
+    ("torch's default device or modes", of_torch.modes, of_torch.set_modes),
+    ("torch's hooks of saved tensors", of_torch.saved_hooks, of_torch.set_saved_hooks),
+    ("torch's kernels of attention", of_torch.attention, of_torch.set_attention),
     ("the working folder", _folder, _set_folder),
     ("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     ("sys.stdout", lambda: sys.stdout, lambda stream: setattr(sys, "stdout", stream)),
     ("sys.stderr", lambda: sys.stderr, lambda stream: setattr(sys, "stderr", stream)),
+    ("levels of logging", _levels, _set_levels),
 )
 SLOW: tuple[Kind, ...] = (
     ("torch's deterministic mode", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
@@ -139,11 +142,12 @@ SLOW: tuple[Kind, ...] = (
     ("filters that make warnings errors", _raising, _set_raising),
     ("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
     ("NumPy's handling of errors", np.geterr, lambda errors: np.seterr(**errors)),
-    ("torch's default device", torch.get_default_device, _set_device),
-    ("torch's precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    ("flags of cuDNN", _cudnn, _set_cudnn),
-    ("torch's kernels of attention", _kernels, _set_kernels),
-    ("levels of logging", _logging, _set_logging),
+    ("torch's dtypes of autocast", of_torch.autocast_rest, of_torch.set_autocast_rest),
+    ("torch's hooks of all modules", of_torch.module_hooks, of_torch.set_module_hooks),
+    ("torch's precision of products", of_torch.precision, of_torch.set_precision),
+    ("torch's detection of anomalies", of_torch.anomalies, of_torch.set_anomalies),
+    ("flags of cuDNN", of_torch.cudnn, of_torch.set_cudnn),
+    ("handlers and filters of logging", _loggers, _set_loggers),
 )
 
 
@@ -154,11 +158,15 @@ def _quick() -> State:
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
         torch.get_num_threads(),
-        _autocast(),
+        of_torch.autocast(),
+        of_torch.modes(),
+        of_torch.saved_hooks(),
+        of_torch.attention(),
         _folder(),
         sys.getrecursionlimit(),
         sys.stdout,
         sys.stderr,
+        _levels(),
     )
 
 
@@ -166,14 +174,22 @@ def _read(kinds: tuple[Kind, ...]) -> State:
     return tuple(read() for _, read, _ in kinds)
 
 
-def _put(kinds: tuple[Kind, ...], state: State, now: State, *, who: str = "") -> None:
-    """Set what differs between `now` and `state`. With `who`, a line of the log says once who has changed what."""
+def _put(kinds: tuple[Kind, ...], state: State, now: State) -> list[str]:
+    """Set what differs between `now` and `state`. Returns its names."""
+    names = []
     for (name, _, put), value, other in zip(kinds, state, now, strict=True):
         if value is not other and value != other:
             put(value)
-            if who and (who, name) not in _REPORTED:
-                _REPORTED.add((who, name))
-                LOG.warning("%s changed %s. The change does not reach the rest of the process.", who, name)
+            names.append(name)
+    return names
+
+
+def _report(who: str, names: list[str]) -> None:
+    """Write once to the log who has changed what. Call it when all is set, since logging is among it."""
+    for name in names:
+        if (who, name) not in _REPORTED:
+            _REPORTED.add((who, name))
+            LOG.warning("%s changed %s. The change does not reach the rest of the process.", who, name)
 
 
 # ---- around code of a user --------------------------------------------------------------------------------
@@ -188,8 +204,7 @@ def protected(who: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _put(QUICK, quick, _read(QUICK), who=who)
-        _put(SLOW, slow, _read(SLOW), who=who)
+        _report(who, [*_put(QUICK, quick, _read(QUICK)), *_put(SLOW, slow, _read(SLOW))])
 
 
 class Home:
@@ -223,7 +238,7 @@ class Lent:
         """Take the process back."""
         state, now = self._home.state, _quick()
         if now != state:
-            _put(QUICK, state, now, who=self._who)
+            _report(self._who, _put(QUICK, state, now))
             self._own = (state[0], *now[1:])
         elif self._own is not None:
             self._own = None

@@ -15,7 +15,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from palaestra.boundary.process import Home, Lent
+from palaestra.boundary.process import Home, Lent, protected
 from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
 from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import EpisodeFailure, RecipeError, described, ends_run
@@ -74,16 +74,21 @@ class VectorRunner:
                 what="its episodes go on in lock step, and an episode that branches off needs steps of its own first.",
                 remedy="Set `rollout.runner: episodes`, or leave out the strategy that branches.",
             )
+        acting = program or self._setup.program
+        with protected("a part of the rollout"):
+            return self._collect(plays, sampling or self.sampling(temperature), acting)
+
+    def _collect(self, plays: Sequence[Play], sampling: Sampling, program: Program) -> list[Trajectory]:
         waiting, done = deque(enumerate(plays)), dict[int, Trajectory]()
         live: dict[int, _Running] = {}
-        sampling, count = sampling or self.sampling(temperature), min(self._settings.in_flight, len(plays))
+        count = min(self._settings.in_flight, len(plays))
         lent = Lent(f"environment {self._setup.environment_name}", Home())
         slots = self._open(count)
         lent.end()
         while waiting or live:
             for slot in range(count):
                 if waiting and slot not in live:
-                    live[slot] = self._start(slots, slot, *waiting.popleft(), sampling, program or self._setup.program)
+                    live[slot] = self._start(slots, slot, *waiting.popleft(), sampling, program)
             for slot, answer in _answers(live, slots).items():
                 live[slot].advance(answer)
             lent.end()

@@ -1,12 +1,13 @@
 """What code of a user changes in its process (docs/rollout.md has the same list). In the event loop, the code is an
 environment; in a phase, any part.
 
-1. torch's recording of gradients and its inference mode; 2. its default dtype; 3. its number of threads, and its
-autocast; 4. the working folder; 5. Python's recursion limit; 6. `sys.stdout` and `sys.stderr`; 7. handlers of signals;
-8. filters that make warnings errors; 9. the locale; 10. NumPy's handling of errors; 11. torch's deterministic mode,
-default device, precision of products, kernels of attention and flags of cuDNN, and levels of logging: each is undone,
-and the log says once who changed it. The first six are undone after each call of an environment, also in its
-constructor and after an error, and the others after the rollout.
+1. torch's recording of gradients and its inference mode; 2. its default dtype; 3. its number of threads, autocast and
+kernels of attention; 4. the working folder; 5. Python's recursion limit; 6. `sys.stdout` and `sys.stderr`; 7. handlers
+of signals; 8. filters that make warnings errors; 9. the locale; 10. NumPy's handling of errors; 11. torch's
+deterministic mode, default device, modes of functions, hooks of saved tensors and of all modules, precision of
+products, detection of anomalies and flags of cuDNN, and levels, handlers and filters of logging: each is undone, and
+the log says once who changed it. Those in `QUICK` are undone after each call of an environment, also in its constructor
+and after an error, and the others after the rollout.
 12. An environment has again, in its next call, what it has set.
 13. While several coroutines of environments run, nothing is undone.
 14. A run in which an environment, a reward and a loss change all of it, and draw from all global generators, has the
@@ -31,6 +32,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from palaestra.boundary import process
 from palaestra.boundary.process import QUICK, SLOW, Home, Lent, learning, protected
@@ -42,9 +48,9 @@ from palaestra.training.start import train
 ENTERED: list[Any] = []
 
 
-def enter_inference() -> None:
-    ENTERED.append(torch.inference_mode())
-    ENTERED[-1].__enter__()
+def enter(context: Any) -> None:
+    ENTERED.append(context)
+    context.__enter__()
 
 
 def fewer_threads() -> None:
@@ -55,37 +61,91 @@ def other_cudnn() -> None:
     torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
 
 
-def other_logging() -> None:
-    logging.disable(logging.CRITICAL)
-    logging.getLogger("palaestra").setLevel(99)
-
-
 def other_locale() -> None:
     locale.setlocale(locale.LC_ALL, "C" if locale.setlocale(locale.LC_ALL) != "C" else "C.UTF-8")
 
 
 CHANGES: dict[str, Callable[[], Any]] = {
-    "torch's inference mode": enter_inference,
+    "torch's inference mode": lambda: enter(torch.inference_mode()),
     "torch's recording of gradients": lambda: torch.set_grad_enabled(False),
     "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
     "torch's number of threads": fewer_threads,
-    "torch's autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16).__enter__(),
+    "torch's autocast": lambda: enter(torch.autocast("cpu", dtype=torch.bfloat16)),
+    "torch's default device or modes": lambda: enter(torch.device("meta")),
+    "torch's hooks of saved tensors": lambda: enter(torch.autograd.graph.saved_tensors_hooks(lambda t: t * 0, abs)),
+    "torch's kernels of attention": lambda: enter(sdpa_kernel(SDPBackend.MATH)),
     "the working folder": lambda: os.chdir("/"),
     "Python's recursion limit": lambda: sys.setrecursionlimit(4321),
     "sys.stdout": lambda: setattr(sys, "stdout", open(os.devnull, "w")),  # noqa: SIM115
     "sys.stderr": lambda: setattr(sys, "stderr", open(os.devnull, "w")),  # noqa: SIM115
+    "levels of logging": lambda: logging.disable(logging.CRITICAL),
     "torch's deterministic mode": lambda: torch.set_deterministic_debug_mode("warn"),
     "handlers of signals": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     "filters that make warnings errors": lambda: warnings.simplefilter("error"),
     "the locale": other_locale,
     "NumPy's handling of errors": lambda: np.seterr(all="raise"),
-    "torch's default device": lambda: torch.set_default_device("meta"),
+    "torch's dtypes of autocast": lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
+    "torch's hooks of all modules": lambda: register_module_forward_hook(lambda *one: one[2] * 0.5),
     "torch's precision of products": lambda: torch.set_float32_matmul_precision("medium"),
+    "torch's detection of anomalies": lambda: torch.autograd.set_detect_anomaly(True),
     "flags of cuDNN": other_cudnn,
-    "torch's kernels of attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
-    "levels of logging": other_logging,
+    "handlers and filters of logging": lambda: logging.getLogger("palaestra").addFilter(lambda line: False),
 }
-FIRST = [name for name, _, _ in QUICK]
+
+
+class DoubleSums(TorchFunctionMode):
+    """A mode that changes functions of torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + result if func is torch.add else result
+
+
+class NegateSums(TorchDispatchMode):
+    """A mode that changes operations of torch."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return -result if func is torch.ops.aten.add.Tensor else result
+
+
+def other_handlers() -> None:
+    logging.basicConfig(level=logging.CRITICAL, handlers=[logging.NullHandler()], force=True)
+
+
+# Other ways to the same states.
+FURTHER: dict[str, tuple[str, Callable[[], Any]]] = {
+    "autocast by flags": ("torch's autocast", lambda: torch.set_autocast_enabled("cuda", True)),
+    "the depth of autocast": ("torch's dtypes of autocast", lambda: enter(torch.autocast("cpu", enabled=False))),
+    "the default device": ("torch's default device or modes", lambda: torch.set_default_device("meta")),
+    "a mode of functions": ("torch's default device or modes", lambda: enter(DoubleSums())),
+    "a mode of operations": ("torch's default device or modes", lambda: enter(NegateSums())),
+    "tensors without data": ("torch's default device or modes", lambda: enter(FakeTensorMode())),
+    "no hooks of tensors": (
+        "torch's hooks of saved tensors",
+        lambda: enter(torch.autograd.graph.disable_saved_tensors_hooks("none")),
+    ),
+    "the order of kernels": (
+        "torch's kernels of attention",
+        lambda: enter(sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True)),
+    ),
+    "precision by device": (
+        "torch's precision of products",
+        lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    ),
+    "the level of the package": ("levels of logging", lambda: logging.getLogger("palaestra").setLevel(99)),
+    "the common level": ("levels of logging", lambda: logging.getLogger().setLevel(99)),
+    "the level of a module": (
+        "handlers and filters of logging",
+        lambda: logging.getLogger("palaestra.process").setLevel(99),
+    ),
+    "no line goes up": (
+        "handlers and filters of logging",
+        lambda: setattr(logging.getLogger("palaestra.process"), "propagate", False),
+    ),
+    "handlers of all": ("handlers and filters of logging", other_handlers),
+}
+QUICK_NAMES = [name for name, _, _ in QUICK]
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +153,35 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(process, "_REPORTED", set())
     with protected(""):
         yield
+
+
+def numbers_of_torch() -> list[Any]:
+    """What a few computations give."""
+    weight = torch.ones(2, 2, requires_grad=True)
+    product = torch.nn.functional.linear(torch.ones(1, 2), weight)
+    (torch.add(product, product) ** 2).sum().backward()
+    return [product.dtype, product.tolist(), weight.grad.tolist(), str(torch.empty(1).device)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", [*CHANGES, *FURTHER])
+def test_computations(name: str, caplog: pytest.LogCaptureFixture) -> None:  # rules 1 to 11
+    kind, change = FURTHER.get(name, (name, CHANGES.get(name, str)))
+    before, now = numbers_of_torch(), state()
+    for _ in range(2):
+        with protected("loss mine"):
+            change()
+    assert state() == now and numbers_of_torch() == before
+    assert len([line for line in caplog.messages if line.startswith(f"loss mine changed {kind}.")]) == 1
+
+
+@pytest.mark.parametrize("name", [name for name, (kind, _) in FURTHER.items() if kind in {one[0] for one in QUICK}])
+def test_further_ways_in_a_call(name: str, caplog: pytest.LogCaptureFixture) -> None:  # rules 1 to 11
+    kind, change = FURTHER[name]
+    before, now = numbers_of_torch(), state()
+    calls = InlineCalls("mine", Changing(change), Lent("environment mine", Home()))
+    asyncio.run(calls("step", {}))
+    assert state()[: len(QUICK)] == now[: len(QUICK)] and numbers_of_torch() == before
+    assert [line for line in caplog.messages if line.startswith(f"environment mine changed {kind}.")]
 
 
 def state() -> list[Any]:
@@ -132,8 +221,8 @@ def test_a_phase(name: str, caplog: pytest.LogCaptureFixture) -> None:  # rules 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("name", FIRST)
-def test_a_call_of_an_environment(name: str, fails: bool, caplog: pytest.LogCaptureFixture) -> None:  # rules 1 to 6
+@pytest.mark.parametrize("name", QUICK_NAMES)
+def test_a_call_of_an_environment(name: str, fails: bool, caplog: pytest.LogCaptureFixture) -> None:  # rules 1 to 6, 11
     before = state()
     calls = InlineCalls("mine", Changing(CHANGES[name], fails=fails), Lent("environment mine", Home()))
     with caplog.at_level(logging.WARNING):
@@ -141,7 +230,7 @@ def test_a_call_of_an_environment(name: str, fails: bool, caplog: pytest.LogCapt
             asyncio.run(calls("step", {}))
         except Exception:
             assert fails
-    assert state() == before
+    assert state()[: len(QUICK)] == before[: len(QUICK)]
     assert [line for line in caplog.messages if line.startswith(f"environment mine changed {name}.")]
 
 
@@ -168,6 +257,43 @@ def test_an_environment_keeps_its_own() -> None:  # rule 12
     assert torch.get_default_dtype() == torch.float32 and os.getcwd() == here
 
 
+CONTEXTS: dict[str, Callable[[], Any]] = {
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "device": lambda: torch.device("meta"),
+    "function mode": DoubleSums,
+    "operation mode": NegateSums,
+    "hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor * 0, abs),
+    "attention": lambda: sdpa_kernel(SDPBackend.MATH),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_a_context_over_several_calls(name: str) -> None:  # rule 12
+    contexts, inside = [CONTEXTS[name](), CONTEXTS[name]()], []
+    acts = iter(
+        [
+            *(one.__enter__ for one in contexts),
+            *(lambda one=one: one.__exit__(None, None, None) for one in contexts[::-1]),
+        ]
+    )
+
+    def change() -> None:
+        next(acts)()
+        inside.append(state()[: len(QUICK)])
+
+    calls, before = InlineCalls("mine", Changing(change), Lent("environment mine", Home())), state()
+
+    async def play() -> None:
+        for _ in range(4):
+            await calls("step", {})
+            assert state()[: len(QUICK)] == before[: len(QUICK)]
+
+    with protected("a part of the rollout"):
+        asyncio.run(play())
+    assert state() == before
+    assert before[: len(QUICK)] == inside[3] != inside[2] == inside[0]
+
+
 def test_coroutines() -> None:  # rule 13
     class Waiting:
         def __init__(self, seconds: float) -> None:
@@ -192,15 +318,26 @@ def test_coroutines() -> None:  # rule 13
 
 
 OWN = """
-import os, random, signal, sys, warnings
+import logging, os, random, signal, sys, warnings
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from palaestra.envs.probes.rooms import Rooms
 from palaestra.registry import part, register
 
 HELD = []
+
+def change_contexts():
+    for context in (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        sdpa_kernel(SDPBackend.MATH),
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor * 0, lambda tensor: tensor),
+        torch.device("meta"),
+    ):
+        HELD.append(context)
+        context.__enter__()
 
 def change():
     if os.environ["PALAESTRA_TEST_MARK"] == "quiet":
@@ -210,6 +347,8 @@ def change():
     torch.set_grad_enabled(False)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(3)
+    change_contexts()
+    logging.disable(logging.CRITICAL)
     os.chdir("/")
     sys.setrecursionlimit(300)
     for seed in (random.seed, np.random.seed, torch.manual_seed):

@@ -8,15 +8,18 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from palaestra.errors import ContractError
 
+LOG = logging.getLogger("palaestra.own_files")
 OF_FILE = re.compile(r"\.py:\w+$")  # `path/to/file.py:function`
 LONGEST_PATH = 1000  # characters; a longer text names no file
 _FILES: dict[str, str] = {}  # name of a module → its file
@@ -150,6 +153,27 @@ def located(value: Any, folders: Sequence[str], *, functions: bool = False) -> t
         return absolute(inner) if isinstance(inner, str) else inner
 
     return replaced(value), tuple(used)
+
+
+@contextmanager
+def same_folder(file: str) -> Iterator[None]:
+    """A context in which a user's file or module is imported. At its end the working folder is as it was, since the
+    run's folder and other paths of a recipe are relative to it. The log says so once for each file."""
+    folder = _working_folder()
+    try:
+        yield
+    finally:
+        if folder is not None and _working_folder() != folder:
+            with suppress(OSError):  # it was deleted
+                os.chdir(folder)
+                LOG.warning("%s changed the working folder. The change does not reach the rest of the process.", file)
+
+
+def _working_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return None
 
 
 @functools.cache

@@ -63,7 +63,7 @@ from palaestra.options import (
     take_apart,
     taking_fields,
 )
-from palaestra.own_files import locate, module_of_file, user_files
+from palaestra.own_files import locate, module_of_file, same_folder, user_files
 from palaestra.own_objects import MODULE
 from palaestra.own_text import file_of_module, read_part, reads_only
 from palaestra.trust import refuse_inside
@@ -546,9 +546,8 @@ def _load(target: str, *, where: str, folders: Sequence[str]) -> tuple[Any, dict
             own = locate(Path(place), folders)
             if own["file"] not in user_files().values():  # others run already
                 refuse_inside(Path(own["file"]), where=where)
-            module = module_of_file(Path(own["file"]))
-        else:
-            module = importlib.import_module(place)
+        with same_folder(place):
+            module = module_of_file(Path(own["file"])) if own else importlib.import_module(place)
         if not hasattr(module, attribute):
             raise UnknownName(
                 where=where,

@@ -14,6 +14,7 @@ and after an error, and the others after the rollout.
 same numbers as an undisturbed one.
 15. Variables of the environment stay, since programs that are started later read them.
 16. Worker processes keep what their environments change, and Ctrl-C does not reach them.
+17. A user's file or module that changes the working folder while it is imported does not move it, also if it fails.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from palaestra.boundary import process
 from palaestra.boundary.process import QUICK, SLOW, Home, Lent, learning, protected
 from palaestra.recipe import load
+from palaestra.registry import part
 from palaestra.rollout.hosts import InlineCalls
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
@@ -444,3 +447,18 @@ def test_workers(tmp_path: Path) -> None:  # rule 16
     found = numbers(tmp_path / "run", f"environment={tmp_path}/worker.py:Bad", *workers)
     assert state() == before
     assert [one["episodes/failed"] for one in found] == [0.0, 0.0] and found[0]["info/double/mean"] == 1.0
+
+
+@pytest.mark.parametrize("last", ["def same(table): ...", "raise ValueError"])
+@pytest.mark.parametrize("place", ["moving.py", "moving_module"])
+def test_an_import(
+    place: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # rule 17
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, place, raising=False)
+    Path(place).with_suffix(".py").write_text(f"import os\nos.chdir('/')\n{last}\n")
+    with nullcontext() if last.startswith("def") else pytest.raises(ValueError):
+        part("reward", f"{place}:same")
+    assert os.getcwd() == str(tmp_path)
+    assert len([line for line in caplog.messages if line.startswith(f"{place} changed the working folder.")]) == 1

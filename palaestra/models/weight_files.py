@@ -36,7 +36,7 @@ def without_progress_bars() -> Iterator[None]:
 def reason(error: Exception) -> str:
     """Why weights could not be read, in one line: what transformers, peft, torch or safetensors said."""
     if isinstance(error, pickle.UnpicklingError):  # torch explains how to run the code in the file
-        return "its file is damaged, or holds more than weights"
+        return "its weights are a pickle that is damaged or holds code, which is not run; save them as safetensors"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     sizes = (line for line in lines if line.startswith("size mismatch"))
     return next(sizes, lines[1] if lines[0].endswith(":") and lines[1:] else lines[0]).rstrip(".")

@@ -59,8 +59,25 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def reopen() -> list[str]:
+    """Open the outputs again that code of a user has closed. Returns their names.
+
+    Python keeps the file of the system open. If it is closed too, nothing happens.
+    """
+    names = []
+    for name, number, errors in (("sys.stdout", 1, "replace"), ("sys.stderr", 2, "backslashreplace")):
+        stream: Any = vars(sys)[name.removeprefix("sys.")]
+        if stream is not None and getattr(stream, "closed", False) is True:
+            with suppress(OSError):
+                again = open(number, "w", encoding="utf-8", errors=errors, buffering=1, closefd=False)  # noqa: SIM115
+                setattr(sys, name.removeprefix("sys."), again)
+                names.append(name)
+    return names
+
+
 def tell(text: str) -> None:
     """Print the result of work that is done. A reader that is gone is no fault."""
+    reopen()
     with suppress(BrokenPipeError):
         print(text)
 

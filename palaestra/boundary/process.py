@@ -24,6 +24,7 @@ import torch
 
 from palaestra.boundary import torch_settings as of_torch
 from palaestra.interruption import SIGNALS
+from palaestra.terminal import reopen
 
 LOG, PACKAGE = logging.getLogger("palaestra.process"), logging.getLogger("palaestra")
 _HELD: list[Any] = []  # contexts of torch's inference mode that are never left, since others have not left theirs
@@ -204,7 +205,7 @@ def protected(who: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _report(who, [*_put(QUICK, quick, _read(QUICK)), *_put(SLOW, slow, _read(SLOW))])
+        _report(who, [*_put(QUICK, quick, _read(QUICK)), *_put(SLOW, slow, _read(SLOW)), *reopen()])
 
 
 class Home:

@@ -15,6 +15,7 @@ same numbers as an undisturbed one.
 15. Variables of the environment stay, since programs that are started later read them.
 16. Worker processes keep what their environments change, and Ctrl-C does not reach them.
 17. A user's file or module that changes the working folder while it is imported does not move it, also if it fails.
+18. Outputs that it closes are opened again, and the result is printed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import locale
 import logging
 import os
 import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -462,3 +464,23 @@ def test_an_import(
         part("reward", f"{place}:same")
     assert os.getcwd() == str(tmp_path)
     assert len([line for line in caplog.messages if line.startswith(f"{place} changed the working folder.")]) == 1
+
+
+CLOSING = """
+import sys
+from palaestra.boundary.process import protected
+from palaestra.terminal import tell
+
+with protected("a rollout"), protected("reward mine"):
+    sys.stdout.close()
+    sys.stderr.close()
+print("first")
+sys.stdout.close()
+tell("result")
+"""
+
+
+def test_closed_outputs() -> None:  # rule 18
+    ended = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "first\nresult\n")
+    assert "reward mine changed sys.stdout." in ended.stderr and "reward mine changed sys.stderr." in ended.stderr

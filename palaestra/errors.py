@@ -62,13 +62,13 @@ def ends_run(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """An error as `ValueError: no such door`. An error whose message cannot be read has its type only.
+    """An error as `ValueError: no such door`, cut if it is long. One whose message cannot be read has its type only.
 
     >>> described(KeyError("door"))
     "KeyError: 'door'"
     """
     try:
-        return f"{type(error).__name__}: {error}"
+        return _shortened(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         raise
     except BaseException:  # the message may come from code of a user, which may even call `exit()`

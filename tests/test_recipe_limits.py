@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.errors import PalaestraError, RecipeError
+from palaestra.errors import PalaestraError, RecipeError, described
 from palaestra.recipe import Recipe, load
 from palaestra.recipe.origins import LARGEST_FILE, read_override
 
@@ -126,3 +126,4 @@ def test_a_word_of_thousands_of_digits_does_not_fill_the_screen() -> None:
     for text in ("a b " * 10**6, "a\n" * 10**6):
         shown = str(PalaestraError(where="a", what=text))
         assert len(shown) < 11_000 and shown.count("\n") < 250 and f"({len(text):,} characters)" in shown
+        assert described(ValueError(text)).startswith("ValueError: a") and len(described(ValueError(text))) < 11_000

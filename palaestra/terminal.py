@@ -67,8 +67,8 @@ def reopen() -> list[str]:
     names = []
     for name, number, errors in (("sys.stdout", 1, "replace"), ("sys.stderr", 2, "backslashreplace")):
         stream: Any = vars(sys)[name.removeprefix("sys.")]
-        if stream is not None and getattr(stream, "closed", False) is True:
-            with suppress(OSError):
+        with suppress(AttributeError, OSError):
+            if stream.closed is True:
                 again = open(number, "w", encoding="utf-8", errors=errors, buffering=1, closefd=False)  # noqa: SIM115
                 setattr(sys, name.removeprefix("sys."), again)
                 names.append(name)

@@ -22,7 +22,7 @@ _KERNELS = tuple(
 )
 _MODULE_HOOKS = tuple(name for name in vars(module) if name.startswith("_global_"))
 _KINDS = tuple((backend, kind) for backend in ("cuda", "mkldnn") for kind in ("all", "matmul", "conv", "rnn"))
-_PRODUCTS = (("generic", "all"), *_KINDS) if hasattr(_C, "_get_fp32_precision_getter") else ()  # torch 2.9 has them
+_PRODUCTS = (("generic", "all"), *_KINDS) if "_get_fp32_precision_getter" in vars(_C) else ()  # torch 2.9 has them
 
 
 # ---- autocast ---------------------------------------------------------------------------------------------

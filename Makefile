@@ -14,9 +14,9 @@ EXTRAS ?= dev,envs,web,tools,serve,adapters,lora,quantize,models,data,bench
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-STRICT := $(wildcard palaestra/errors.py palaestra/index.py palaestra/docstrings.py palaestra/endpoints palaestra/api.py palaestra/own_objects.py palaestra/own_text.py palaestra/trust.py palaestra/terminal.py palaestra/interruption.py palaestra/orphans.py palaestra/serving palaestra/options.py palaestra/registry.py palaestra/recipe palaestra/catalogue \
+STRICT := $(wildcard palaestra/errors.py palaestra/api.py palaestra/registry palaestra/process palaestra/http palaestra/endpoints palaestra/recipe palaestra/catalogue \
 	palaestra/data palaestra/boundary palaestra/algebra palaestra/parts palaestra/replay palaestra/systems palaestra/teams palaestra/rollout \
-	palaestra/training palaestra/evaluation palaestra/store palaestra/launch palaestra/engines palaestra/models \
+	palaestra/training palaestra/evaluation palaestra/store palaestra/engines palaestra/models \
 	palaestra/chat palaestra/policies palaestra/gateway palaestra/commands)
 CODE := $(wildcard palaestra tests benchmarks conftest.py build_index.py docs/*.py docs/site_pages)
 

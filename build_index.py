@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -19,14 +20,24 @@ class IndexHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         root = Path(self.root)
-        sys.path.insert(0, str(root))
-        from palaestra.index import search
+        search = search_of(root).search
 
         place = Path(self.directory) / "index.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         content = {"parts": search(root / "palaestra"), "systems": verdicts(root / "palaestra/systems")}
         place.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         build_data["force_include"][str(place)] = "palaestra/index.json"
+
+
+def search_of(root: Path) -> Any:
+    """The module `palaestra.registry.source_search` without its room, which needs packages that a build lacks."""
+    sys.path.insert(0, str(root))
+    file = root / "palaestra" / "registry" / "source_search.py"
+    spec = importlib.util.spec_from_file_location("source_search", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def verdicts(folder: Path) -> dict[str, str]:

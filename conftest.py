@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.doctest import DoctestModule
 
-from palaestra.index import PACKAGE, search
+from palaestra.registry.source_search import PACKAGE, search
 from tests.shapes import check_signatures
 
 gc.disable()  # until everything is imported and collected, which makes much and frees nothing

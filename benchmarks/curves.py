@@ -22,8 +22,8 @@ from typing import Any
 import machine
 import numpy as np
 
+from palaestra.commands.launch.arms import ArmRun, run_all
 from palaestra.evaluation.statistics import Interval, t_interval
-from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load
 from palaestra.store.folder import EVALUATIONS, TIMINGS
 from palaestra.store.metrics import read

@@ -34,11 +34,11 @@ from numpy.typing import NDArray
 from reading import weighed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from palaestra.bound import BoundPart, bind
 from palaestra.commands import evaluate, export
 from palaestra.commands.runs import resolve, run_folder
 from palaestra.evaluation.statistics import paired_bootstrap
 from palaestra.recipe.players import player_of, with_players
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.training.settings import RunSettings
 
 TOGETHER = 64  # chats in one batch

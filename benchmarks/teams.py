@@ -21,8 +21,8 @@ import machine
 import numpy as np
 from numpy.typing import NDArray
 
+from palaestra.commands.launch.arms import ArmRun, run_all
 from palaestra.evaluation.statistics import bootstrap_interval
-from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load
 from palaestra.store.folder import EVALUATIONS
 from palaestra.store.metrics import read

@@ -24,14 +24,14 @@ import machine
 import numpy as np
 import torch
 
-from palaestra.bound import BoundPart, bind
+from palaestra.commands.launch.arms import ArmRun, run_all
 from palaestra.commands.runs import load_weights, open_run
 from palaestra.data import RunSetup
 from palaestra.envs.adapters.openspiel.tables import Tabular, average, nash_conv
 from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.evaluation.statistics import Interval, t_interval, wilson_interval
-from palaestra.launch.arms import ArmRun, run_all
 from palaestra.recipe import load
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.store.folder import RunFolder
 from palaestra.training.monitor import Panel
 from palaestra.training.settings import RunSettings

@@ -25,14 +25,14 @@ import numpy as np
 from machine import describe
 from matplotlib.figure import Figure
 
-from palaestra.bound import BoundPart, bind
 from palaestra.chat import FullHistory
 from palaestra.data import Batch, Play, RunSetup, Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Engine, Request, Response
+from palaestra.data.protocols.engine import Engine, Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.roles import Role
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.testing.fakes import WORDS, EchoEnvironment

@@ -32,12 +32,12 @@ import torch
 from machine import describe
 from torch import Tensor
 
-from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, Batch, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
 from palaestra.policies.language import LanguagePolicy
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.training.loop import prepare
 from palaestra.training.stages import Stages
 from palaestra.training.updates import Updater

@@ -16,9 +16,9 @@ from site_pages.evidence import evidence_of, studies_page, system_page
 from site_pages.keys import keys_page
 from site_pages.reference import commands_page, slot_page, systems_page
 
-from palaestra import cli
 from palaestra.catalogue import declarations, studies, systems
 from palaestra.catalogue.studies import results_of
+from palaestra.commands import cli
 from palaestra.evaluation.curves import Panel, Series, draw
 from palaestra.registry import SLOTS
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from palaestra.cli import app
+from palaestra.commands.cli import app
 
 MARK = re.compile(r"<!-- transcript: palaestra (?P<command>[^\n]*?) -->\n")
 

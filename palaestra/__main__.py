@@ -1,6 +1,6 @@
 """`python -m palaestra` is the command `palaestra`."""
 
-from palaestra.cli import main
+from palaestra.commands.cli import main
 
 if __name__ == "__main__":
     main()

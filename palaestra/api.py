@@ -24,16 +24,16 @@ from palaestra.evaluation.comparison import compare as compare_arms
 from palaestra.evaluation.curves import drawn_figure, panels_of
 from palaestra.evaluation.runs import load_arm
 from palaestra.evaluation.statistics import Interval
-from palaestra.own_objects import name_of, shown
 from palaestra.recipe import Recipe, load
 from palaestra.registry import registration
+from palaestra.registry.trust import trusting
+from palaestra.registry.user_objects import name_of, shown
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import EVALUATIONS, METRICS, TIMINGS, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import ENVIRONMENT_STEPS, read
 from palaestra.training.settings import CHOSEN
 from palaestra.training.start import train as train_settings
-from palaestra.trust import trusting
 
 if TYPE_CHECKING:
     import pandas

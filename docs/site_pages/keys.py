@@ -10,9 +10,9 @@ from typing import Any, get_args, get_origin
 import yaml
 from site_pages.markdown import code, table
 
-from palaestra.bound import BoundPart
-from palaestra.options import kind_in_words
 from palaestra.registry import Section
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.options import kind_in_words
 from palaestra.training.settings import PART_SLOTS, RunSettings
 
 MEANINGS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

@@ -9,8 +9,8 @@ from site_pages.markdown import anchor, code, prose, source, table
 
 from palaestra import registry
 from palaestra.catalogue import Declaration, Option, System
-from palaestra.options import kind_in_words
 from palaestra.registry import SLOTS
+from palaestra.registry.options import kind_in_words
 
 
 def slot_page(slot: str, parts: Sequence[Declaration]) -> str:

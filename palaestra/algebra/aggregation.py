@@ -12,7 +12,7 @@ from palaestra.algebra.segments import segment_count
 from palaestra.data.keys import Key, compact
 from palaestra.data.tokens import TokenBatch
 from palaestra.errors import InvalidData
-from palaestra.options import Aggregation
+from palaestra.registry.options import Aggregation
 
 
 def unit_key(batch: TokenBatch, unit: str, *, where: str) -> Key:

@@ -14,7 +14,7 @@ from palaestra.algebra.segments import segment_count, segment_equal, segment_mea
 from palaestra.data.keys import Key
 from palaestra.data.table import StepTable
 from palaestra.errors import InvalidData
-from palaestra.options import Columns, Degrees, OptionGroup, Scale, Singleton, Unit, ZeroVariance
+from palaestra.registry.options import Columns, Degrees, OptionGroup, Scale, Singleton, Unit, ZeroVariance
 
 EPS = 1e-6  # added to a deviation, never to a mean
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from palaestra.boundary import torch_settings as of_torch
-from palaestra.interruption import SIGNALS
-from palaestra.terminal import reopen
+from palaestra.process.interruption import SIGNALS
+from palaestra.process.terminal import reopen
 
 LOG, PACKAGE = logging.getLogger("palaestra.process"), logging.getLogger("palaestra")
 _HELD: list[Any] = []  # contexts of torch's inference mode that are never left, since others have not left theirs

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from palaestra.docstrings import read_docstring
-from palaestra.index import PACKAGE, module_of, registrations
 from palaestra.registry import SLOTS
+from palaestra.registry.docstrings import read_docstring
+from palaestra.registry.source_search import PACKAGE, module_of, registrations
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

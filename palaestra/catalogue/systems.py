@@ -10,7 +10,7 @@ import pydantic
 import yaml
 
 from palaestra.errors import RecipeError, UnknownName, nearest
-from palaestra.index import PACKAGE
+from palaestra.registry.source_search import PACKAGE
 
 FOLDER = PACKAGE / "systems"
 DESCRIPTION = "system.yaml"

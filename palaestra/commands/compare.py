@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from palaestra.commands import tables
+from palaestra.commands.launch.arms import ArmRun, run_all
 from palaestra.errors import RecipeError, RunFolderError
 from palaestra.evaluation.comparison import compare, plot
 from palaestra.evaluation.runs import Arm, load_arm
-from palaestra.launch.arms import ArmRun, run_all
+from palaestra.process.terminal import say, visible
 from palaestra.recipe import Recipe, load, split_arguments
 from palaestra.recipe.sources import COMPLETE
 from palaestra.store.atomic import write_atomic
 from palaestra.store.folder import RECIPE, RunFolder
-from palaestra.terminal import say, visible
 from palaestra.training.checkpoint import changes
 
 

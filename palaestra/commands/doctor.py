@@ -13,7 +13,7 @@ from rich.table import Table
 
 import palaestra
 from palaestra.commands import tables
-from palaestra.commands.extras import requirements, version, way_out
+from palaestra.registry.extras import requirements, version, way_out
 from palaestra.tools.sandbox import Found, detect
 from palaestra.tools.sandbox.choosing import ANY_PROGRAM
 

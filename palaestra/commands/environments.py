@@ -8,12 +8,12 @@ import textwrap
 from rich.table import Table
 
 from palaestra.catalogue import Declaration, declarations, heads
-from palaestra.commands.extras import installed_bytes, requirements, version, way_out
 from palaestra.commands.tables import console
 from palaestra.errors import UnknownName, nearest
 from palaestra.evaluation.tables import cell
-from palaestra.index import PACKAGE
 from palaestra.registry import index
+from palaestra.registry.extras import installed_bytes, requirements, version, way_out
+from palaestra.registry.source_search import PACKAGE
 
 KINDS = {  # package of an environment's module → title of the table
     "palaestra.envs.worlds": "Worlds, built in",

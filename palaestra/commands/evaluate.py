@@ -20,12 +20,12 @@ from palaestra.evaluation.panels import Evaluation, cut_line, failure_line, form
 from palaestra.evaluation.statistics import Interval
 from palaestra.evaluation.tables import cell
 from palaestra.models.adapters import save_adapter
+from palaestra.process.terminal import printed_elsewhere, visible
 from palaestra.recipe.players import Player, player_of, replaced, with_players
 from palaestra.store.atomic import write_atomic
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.json_text import to_document
-from palaestra.terminal import printed_elsewhere, visible
 from palaestra.training.checkpoint import read_state
 from palaestra.training.monitor import Panel, team_metrics
 from palaestra.training.settings import RunSettings

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from palaestra.commands.runs import resolve
 from palaestra.models.devices import run_device
-from palaestra.own_text import signatures_only
+from palaestra.process.terminal import visible
 from palaestra.recipe import Recipe
 from palaestra.recipe.passes import lines, planned_passes
-from palaestra.terminal import visible
+from palaestra.registry.signatures import signatures_only
+from palaestra.registry.trust import trusts
 from palaestra.training.checkpoint import changes
 from palaestra.training.preflight import check_start
-from palaestra.trust import trusts
 
 
 def run(*, recipe: Sequence[str], smoke: bool = False) -> None:

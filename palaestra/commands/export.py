@@ -16,8 +16,8 @@ from palaestra.commands.runs import open_run
 from palaestra.data import RunSetup
 from palaestra.errors import PalaestraError, RunFolderError, UnknownName, nearest
 from palaestra.policies.agreement import refuse_other_copy
+from palaestra.process.terminal import visible
 from palaestra.store.folder import RECIPE, is_recipe
-from palaestra.terminal import visible
 
 LIST = "palaestra_export.json"  # names the files that export wrote, so that it may replace them
 

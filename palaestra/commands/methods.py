@@ -9,12 +9,12 @@ from rich.table import Table
 
 from palaestra.catalogue import Declaration, System, heads, studies, system, systems
 from palaestra.catalogue.studies import trained_with
-from palaestra.columns import ability_of
 from palaestra.commands.tables import console
 from palaestra.errors import UnknownName, nearest
 from palaestra.evaluation.tables import cell
-from palaestra.index import PACKAGE
 from palaestra.registry import SLOTS, index
+from palaestra.registry.column_names import ability_of
+from palaestra.registry.source_search import PACKAGE
 
 WIDTH = 100
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from palaestra.commands.runs import resolve
 from palaestra.models.devices import free_bytes, run_device
-from palaestra.terminal import visible
+from palaestra.process.terminal import visible
 from palaestra.training.memory import further_lines, needs_of, refuse_what_cannot_fit, shown
 from palaestra.training.preflight import check_start
 

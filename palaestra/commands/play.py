@@ -10,9 +10,9 @@ from palaestra.boundary.tasks import tasks_of
 from palaestra.commands.evaluate import Wanted, playing
 from palaestra.commands.runs import means_a_run, resolve, trained_setup
 from palaestra.data import Play, RunSetup, Trajectory, derive
+from palaestra.process.terminal import visible
 from palaestra.recipe import is_recipe, load
 from palaestra.store.folder import RunFolder
-from palaestra.terminal import visible
 from palaestra.training.setup import build_setup
 
 

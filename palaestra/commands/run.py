@@ -16,9 +16,9 @@ from palaestra.errors import RecipeError
 from palaestra.evaluation.panels import Evaluation, failure_line, interval_line, result_line
 from palaestra.evaluation.statistics import t_interval
 from palaestra.evaluation.tables import cell
+from palaestra.process.terminal import visible
 from palaestra.recipe import Recipe, load, packaged, split_arguments
 from palaestra.recipe.sources import PLAYED
-from palaestra.terminal import visible
 from palaestra.training.monitor import Panel, spent
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings

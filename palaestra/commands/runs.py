@@ -7,18 +7,18 @@ from pathlib import Path
 
 from palaestra.data import RunSetup
 from palaestra.errors import CheckpointError, RunFolderError
-from palaestra.own_text import reads_only
+from palaestra.process.terminal import say, visible
 from palaestra.recipe import Recipe, is_recipe, load, split_arguments
 from palaestra.recipe.origins import folder_override
+from palaestra.registry.signatures import reads_only
+from palaestra.registry.trust import is_as_written, refuse_code_of
 from palaestra.store.checksums import log_fault
 from palaestra.store.folder import DECISIVE, RECIPE, RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import read
-from palaestra.terminal import say, visible
 from palaestra.training.checkpoint import damage, load_policy, newest_intact, read_state
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
-from palaestra.trust import is_as_written, refuse_code_of
 
 MODEL_FILES = ("config.json", "adapter_config.json", "network.json")
 
@@ -45,7 +45,7 @@ def recipe_of(folder: RunFolder) -> Recipe:
     """The recipe of a run. A line on the terminal says so if `recipe.json` was changed since it was written.
 
     Raises: RunFolderError, if it cannot be read; RecipeError, if it names code that is not to be trusted
-        (`palaestra.trust`), unless it is only read (`palaestra.own_text`); as `Recipe.from_json`.
+        (`palaestra.registry.trust`), unless it is only read (`palaestra.registry.signatures`); as `Recipe.from_json`.
     """
     entries = folder.read_recipe()
     if not is_as_written(folder.path):

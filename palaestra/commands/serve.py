@@ -14,6 +14,8 @@ from palaestra.gateway.app import Single, make_app
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.models import ServedModel, ServedModels
 from palaestra.gateway.server import TOKEN, refuse_missing, rules_of
+from palaestra.http.addresses import address_of, bound, secret_in
+from palaestra.http.asgi import serve_until_signal
 from palaestra.models.adapters import CONFIG
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
@@ -22,8 +24,6 @@ from palaestra.models.pretrained import description
 from palaestra.policies.adapter import AdapterPolicy
 from palaestra.policies.agreement import refuse_disagreement
 from palaestra.policies.language import LanguagePolicy
-from palaestra.serving.addresses import address_of, bound, secret_in
-from palaestra.serving.asgi import serve_until_signal
 from palaestra.store.folder import RECIPE, RunFolder
 
 

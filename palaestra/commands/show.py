@@ -9,8 +9,8 @@ from palaestra.boundary.tasks import tasks_of
 from palaestra.commands.runs import resolve
 from palaestra.data import Play, Step, ToolCall, derive
 from palaestra.data.trajectory import Picture
+from palaestra.process.terminal import visible
 from palaestra.rollout.runner import EpisodeRunner
-from palaestra.terminal import visible
 from palaestra.tools.tool import example_of
 from palaestra.training.setup import build_setup
 

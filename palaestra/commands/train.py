@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from palaestra.commands.runs import resolve
+from palaestra.process.terminal import tell
 from palaestra.recipe.origins import COMMAND_LINE
-from palaestra.terminal import tell
 from palaestra.training.start import train
 
 

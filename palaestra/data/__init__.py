@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from palaestra.former import former_names
-
 if TYPE_CHECKING:
     from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
     from palaestra.data.iteration import Batch, Iteration
@@ -61,14 +59,13 @@ _PLACES = {
     "trajectory": ("Failure", "Marks", "NextPrompt", "Step", "StopReason", "Trajectory"),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
-_former = former_names(__name__, {"Assignment": "`Play` now", "Tail": "`NextPrompt` now"})
 
 
 if not TYPE_CHECKING:  # a type checker finds a misspelled name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
-            return _former(name)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from palaestra.data.protocols import Samples
+from palaestra.data.protocols.policy import Samples
 
 
 class Beginnings:

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from palaestra.columns import COUNTS, FLAGS, NUMBERS
 from palaestra.errors import InvalidData
+from palaestra.registry.column_names import COUNTS, FLAGS, NUMBERS
 
 
 def label(value: Any) -> Any:

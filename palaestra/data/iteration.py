@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data.batches import micro_batches_of, token_index
-from palaestra.data.protocols import Samples
+from palaestra.data.protocols.policy import Samples
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.data.table import Row, StepTable, tokens_of
 from palaestra.data.trajectory import Trajectory

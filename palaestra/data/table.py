@@ -10,20 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from palaestra.columns import (
-    COUNTS,
-    FLAGS,
-    KEYS,
-    LABELS,
-    NUMBERS,
-    OF_TOKENS,
-    RENAMED,
-    REQUIRED,
-    default_of,
-    is_computed,
-    is_output,
-    may_be_missing,
-)
 from palaestra.data.columns import (
     factorize,
     hashable,
@@ -35,7 +21,20 @@ from palaestra.data.columns import (
 )
 from palaestra.data.keys import Key, compact
 from palaestra.data.trajectory import MARKS, Step, Trajectory
-from palaestra.errors import InvalidData, MissingColumn, PalaestraError, nearest
+from palaestra.errors import InvalidData, MissingColumn, nearest
+from palaestra.registry.column_names import (
+    COUNTS,
+    FLAGS,
+    KEYS,
+    LABELS,
+    NUMBERS,
+    OF_TOKENS,
+    REQUIRED,
+    default_of,
+    is_computed,
+    is_output,
+    may_be_missing,
+)
 
 
 class StepTable:
@@ -88,7 +87,6 @@ class StepTable:
         Raises: MissingColumn, with the nearest names.
         """
         if name not in self._columns:
-            _refuse_former(name, MissingColumn)
             raise MissingColumn(
                 where=f"table[{name!r}]",
                 what=f"the table has no column `{name}`; it has {', '.join(self.names)}.",
@@ -174,7 +172,6 @@ class StepTable:
         return [labels[code] for code in self._columns[name].tolist()]
 
     def _add(self, name: str, values: Any) -> None:
-        _refuse_former(name, InvalidData)
         length, tokens = len(values), int(self._columns["token_count"].sum())
         known = name in (*NUMBERS, *COUNTS, *FLAGS, *KEYS)
         of_tokens = name in OF_TOKENS or is_output(name) or (not known and length == tokens != self.rows)
@@ -454,11 +451,6 @@ def _versions(steps: list[Step]) -> np.ndarray | None:
         for s in steps
     ]
     return np.concatenate(given)
-
-
-def _refuse_former(name: str, error: type[PalaestraError]) -> None:
-    if name in RENAMED:
-        raise error(where=f"column `{name}`", what=f"it is called `{RENAMED[name]}` now.", remedy="Rename it.")
 
 
 def _refuse_non_finite(name: str, column: Tensor, table: StepTable) -> None:

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from palaestra.errors import ContractError, MissingColumn, nearest
-from palaestra.former import REMEDY
 
 IDS = ("row", "trajectory", "group", "agent", "invocation", "pair")
 # Units of tokens; each consists of whole units that stand before it. So a batch of scope "trajectory" also holds whole
 # invocations and whole rows.
 SCOPES = ("row", "invocation", "trajectory", "pair", "group", "minibatch")
-# Former attributes, and how they are written now.
-FORMER = {
-    "advantage": 'batch["advantage"]',
-    "weight": 'batch["weight"]',
-    "logprob": 'batch["logprob"]',
-    "entropy": 'batch["entropy"]',
-    "value": 'batch["value"]',
-    "value_old": 'batch["value_old"]',
-    "value_target": 'batch["value_target"]',
-    "value_weight": 'batch["value_weight"]',
-    "foreign": 'batch["foreign"]',
-    "proximal": 'batch["logprob_old"]',
-    "behavior": 'batch["logprob_behavior"]',
-    "reference": 'batch["logprob_reference"]',
-    "counted": 'batch["counts"]',
-    "more": "batch.columns",
-    "sequence": "batch.row",
-    "whole": "batch.scope",
-    "mini": "batch.minibatch",
-    "need": "batch[name]",
-}
 
 
 class TokenBatch:
@@ -105,14 +83,6 @@ class TokenBatch:
                 "give it: an estimator by `Credit(…, columns=…)`, a policy by `token_outputs`, a world by `info`.",
             )
         return column
-
-    if not TYPE_CHECKING:  # a type checker finds a misspelled name
-
-        def __getattr__(self, name: str) -> Any:
-            """Refuse a missing name. Raises: ContractError, for a former attribute; AttributeError, for any other."""
-            if name not in FORMER:
-                raise AttributeError(f"a TokenBatch has no attribute {name!r}")
-            raise ContractError(where=f"batch.{name}", what=f"it is `{FORMER[name]}` now.", remedy=REMEDY)
 
     def unit(self, name: str, *, where: str) -> Int[Tensor, " tokens"]:
         """The ids of this name. Raises: MissingColumn, which names the caller `where`, if the batch lacks them."""

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from palaestra.data.protocols import Engine, Request, Response
+from palaestra.data.protocols.engine import Engine, Request, Response
 from palaestra.engines.blocks import BLOCK
 from palaestra.engines.memory import limit_of, said
-from palaestra.engines.server import PolicyServer
+from palaestra.engines.scheduler import PolicyServer
 from palaestra.engines.session import SessionState, Statistics, fault_in, refuse_fork
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName, nearest
 from palaestra.registry import PositiveInt, register

@@ -28,9 +28,9 @@ import torch
 from palaestra.engines import wire
 from palaestra.engines.inprocess import InProcessEngine
 from palaestra.errors import ContractError, PalaestraError
-from palaestra.serving.addresses import LOOPBACK, bound, secret_in
-from palaestra.serving.rules import Limits, Rules
-from palaestra.serving.streams import Asked, Streams, answer_bytes
+from palaestra.http.addresses import LOOPBACK, bound, secret_in
+from palaestra.http.rules import Limits, Rules
+from palaestra.http.streams import Asked, Streams, answer_bytes
 
 
 class EngineServer:
@@ -171,7 +171,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     options = {name: value for name, _, value in (word.partition("=") for word in given.options)}
     server = EngineServer(given.folder, device=given.device, options=options)
-    gc.freeze()  # as in `palaestra.serving.asgi`
+    gc.freeze()  # as in `palaestra.http.asgi`
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(listen(server, listening, secret))
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from palaestra.data import Observation
-from palaestra.terminal import visible
+from palaestra.process.terminal import visible
 
 LONGEST = 20_000  # characters of one text of the page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.markup import escape
 
-from palaestra.terminal import visible
+from palaestra.process.terminal import visible
 
 
 def cell(text: object) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.errors import EpisodeFailure, RecipeError, nearest
-from palaestra.orphans import Guard
+from palaestra.process.orphans import Guard
 from palaestra.registry import part
 from palaestra.tools.threads import Late, Threads
 

@@ -23,9 +23,9 @@ from palaestra.gateway.limits import Places, ServerLimits, over_time
 from palaestra.gateway.other_apis import no_address
 from palaestra.gateway.replies import Delta, Reply
 from palaestra.gateway.requests import MOST_CHOICES, chat_body, completion_body
-from palaestra.serving.asgi import NONE, Receive, Send, send_bytes
-from palaestra.serving.bodies import LARGE, Apart, json_of
-from palaestra.serving.rules import Refusal
+from palaestra.http.asgi import NONE, Receive, Send, send_bytes
+from palaestra.http.bodies import LARGE, Apart, json_of
+from palaestra.http.rules import Refusal
 
 
 class World(Protocol):
@@ -64,7 +64,7 @@ class Single(Backends):
 
 
 def make_app(backends: Backends, *, limits: ServerLimits, prefix: str = "") -> Any:
-    """The application, for `palaestra.serving.asgi`, which checks secrets and bodies.
+    """The application, for `palaestra.http.asgi`, which checks secrets and bodies.
 
     Args:
         prefix: of all addresses; `/s/{key}` where they have a key.

@@ -10,7 +10,7 @@ from typing import Any
 
 from palaestra.gateway.faults import failed
 from palaestra.gateway.replies import Delta, Reply, new_id
-from palaestra.serving.rules import Refusal
+from palaestra.http.rules import Refusal
 
 DONE = b"data: [DONE]\n\n"
 Body = dict[str, Any]

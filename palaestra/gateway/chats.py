@@ -24,7 +24,7 @@ from palaestra.chat.messages import Message
 from palaestra.chat.readers import Bare
 from palaestra.data import Action, Observation, Step, StopReason, derive
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols import Sampling
+from palaestra.data.protocols.policy import Sampling
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.faults import failed, too_long
@@ -33,11 +33,11 @@ from palaestra.gateway.messages import digests, for_template, read_messages
 from palaestra.gateway.replies import Reading, Reply
 from palaestra.gateway.requests import ChatBody, CompletionBody
 from palaestra.gateway.sizes import Sizes
+from palaestra.http.rules import Refusal
 from palaestra.policies.language_sampler import LanguageSession
 from palaestra.rollout.episode import Agent, Episode
 from palaestra.rollout.limits import LimitReached
 from palaestra.rollout.teaching import TaughtSession
-from palaestra.serving.rules import Refusal
 
 NONE = np.zeros(0, np.int32)
 Tools = Sequence[Mapping[str, Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palaestra.serving.rules import Refusal
+from palaestra.http.rules import Refusal
 
 
 def too_long(prompt: int | None, wanted: int | None, context: int) -> Refusal:

@@ -16,9 +16,9 @@ from palaestra.gateway.chats import EpisodeChats
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.loops import LoopThread
 from palaestra.gateway.server import rules_of
-from palaestra.serving.addresses import LOOPBACK, address_of, bound
-from palaestra.serving.asgi import begin, uvicorn_server
-from palaestra.serving.rules import MIB, Refusal
+from palaestra.http.addresses import LOOPBACK, address_of, bound
+from palaestra.http.asgi import begin, uvicorn_server
+from palaestra.http.rules import MIB, Refusal
 
 IDLE_S = 5.0  # without an episode for so long, the server ends
 TICK_S = 0.2

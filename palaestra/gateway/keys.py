@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from palaestra.errors import nearest
-from palaestra.serving.rules import Refusal
+from palaestra.http.rules import Refusal
 
 # Keys that change nothing in a reply, whatever their value, and why.
 HARMLESS: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from palaestra.serving.rules import BODY_S, MIB, Limits, Refusal
+from palaestra.http.rules import BODY_S, MIB, Limits, Refusal
 
 SPARE = 64  # connections, so that a server with few places can also say that it has none
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from palaestra.chat.messages import Message, MessageFault, MessageReader
-from palaestra.serving.rules import Refusal
+from palaestra.http.rules import Refusal
 
 Given = Mapping[str, Any]
 

@@ -21,7 +21,7 @@ from palaestra.chat.lengths import SHORT, ContextFull, Encoder
 from palaestra.chat.messages import Message
 from palaestra.data import Observation, derive
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols import Engine, Request
+from palaestra.data.protocols.engine import Engine, Request
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.faults import failed, too_long
@@ -30,7 +30,7 @@ from palaestra.gateway.messages import for_template, read_messages
 from palaestra.gateway.replies import Incoming, Reading
 from palaestra.gateway.requests import MOST_CHOICES, ChatBody, CompletionBody, Sampled
 from palaestra.gateway.sizes import Sizes, is_larger
-from palaestra.serving.rules import Refusal
+from palaestra.http.rules import Refusal
 
 # Tokens that are asked of the engine at once. Fewer: smoother streams. More: less work between two forward passes.
 PIECE = 2

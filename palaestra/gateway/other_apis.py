@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from palaestra.serving.rules import Refusal
+from palaestra.http.rules import Refusal
 
 HERE = "This server has OpenAI's chat completions API, POST {base}/chat/completions."
 SELECT = (  # how libraries that could use another API, too, select chat completions

@@ -13,7 +13,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 
 from palaestra.gateway.keys import refuse_unknown
-from palaestra.serving.rules import Refusal
+from palaestra.http.rules import Refusal
 
 MOST_CHOICES, MOST_STOPS, MOST_LETTERS = 64, 16, 1024
 MOST_INT, MOST_SEED = 2**31 - 1, 2**63 - 1

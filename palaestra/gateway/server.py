@@ -7,7 +7,7 @@ import importlib
 from palaestra.errors import missing_extra
 from palaestra.gateway.app import HEALTH
 from palaestra.gateway.limits import ServerLimits
-from palaestra.serving.rules import Rules
+from palaestra.http.rules import Rules
 
 TOKEN = "PALAESTRA_SERVE_TOKEN"  # the environment variable with the secret of a server
 

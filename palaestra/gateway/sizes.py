@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from palaestra.gateway.faults import too_long
-from palaestra.serving.rules import KIB
+from palaestra.http.rules import KIB
 
 SPARE = 64 * KIB  # bytes of a body for everything but its texts
 ESCAPED = 6  # bytes of a character that is written as \u1234

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from palaestra.algebra import kl_estimate, segment_count, segment_mean
 from palaestra.algebra.aggregation import unit_key
-from palaestra.clashes import Clash
 from palaestra.data import Key, TokenBatch
 from palaestra.errors import InvalidData
 from palaestra.registry import NonNegative, Positive, register
+from palaestra.registry.clashes import Clash
 
 Low = Annotated[float, pydantic.Field(ge=0, lt=1)]
 Dual = Annotated[float, pydantic.Field(gt=1)]

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from palaestra.columns import ability_of
 from palaestra.data.abilities import has
 from palaestra.errors import RecipeError
 from palaestra.recipe.layers import override
 from palaestra.recipe.origins import Mark, Node, node_of
 from palaestra.recipe.sources import CHAT
 from palaestra.registry import declared
+from palaestra.registry.column_names import ability_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.training.settings import PolicySettings, RunSettings
 

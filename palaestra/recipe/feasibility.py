@@ -12,21 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from palaestra import registry
-from palaestra.columns import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, RENAMED, ability_of, output_of
 from palaestra.data.abilities import ABILITIES, has
 from palaestra.errors import RecipeError, nearest
-from palaestra.options import Aggregation
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.origins import Node
 from palaestra.recipe.parts import Entry, RecipePart
 from palaestra.recipe.running import runs
 from palaestra.recipe.together import refuse_together
 from palaestra.registry import declared
+from palaestra.registry.column_names import FROM_EPISODES, FROM_OUTPUTS, OF_TOKENS, ability_of, output_of
+from palaestra.registry.options import Aggregation
 from palaestra.training.settings import NEED_CONSTANT, RunSettings
 
 ADDITIVE = ("reward", "selection", "weights", "regularizer")  # slots whose parts can be left out one by one
 
-RENAMED_ABILITIES = {"restore": "snapshot"}
 
 TEACHER = "warm_start.teacher"
 WHY = {
@@ -182,12 +181,6 @@ def _check_need(
             raise _refusal(used, need, fault, f"set rollout.runner={' or '.join(runners)}", where=where)
     elif need == "reference":
         _check_reference(used, settings)
-    elif need in RENAMED_ABILITIES and need in used.part.uses:
-        raise RecipeError(
-            where=used.mark.where,
-            what=f"`{used.name}` uses `{need}`, which is called `{RENAMED_ABILITIES[need]}` now.",
-            remedy=f'Register it with uses=("{RENAMED_ABILITIES[need]}",).',
-        )
     elif need in ABILITIES and need in used.part.uses:
         environment = _environment(parts)
         if not _may_have(environment, need):
@@ -253,12 +246,6 @@ def _check_output(need: str, used: RecipePart, settings: RunSettings, parts: Seq
 
 
 def _check_column(need: str, used: RecipePart, settings: RunSettings, parts: Sequence[RecipePart]) -> None:
-    if need in RENAMED:
-        raise RecipeError(
-            where=used.mark.where,
-            what=f"`{used.name}` reads the column `{need}`, which is called `{RENAMED[need]}` now.",
-            remedy="Rename it in `reads` and in the part.",
-        )
     environment = _environment(parts)
     runner = settings.rollout.runner.part.target
     provided = [declared(target, "provides") for target in (runner, *(other.part.target for other in parts))]

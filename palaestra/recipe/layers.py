@@ -15,10 +15,10 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from palaestra import registry
-from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError, shortened
-from palaestra.recipe.origins import Mark, Node, node_of
+from palaestra.recipe.origins import Mark, Node, node_of, shortened
 from palaestra.registry import Section
+from palaestra.registry.bound import BoundPart
 from palaestra.training.settings import PART_SLOTS, RunSettings
 
 Place = tuple[str, ...]  # ("policies", "main", "policy")

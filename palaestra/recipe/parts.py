@@ -10,13 +10,13 @@ from typing import Any
 import pydantic
 
 from palaestra import registry
-from palaestra.bound import BoundPart, refuse_former
 from palaestra.errors import MissingExtra
-from palaestra.own_files import located
 from palaestra.recipe.idle import refuse_idle
 from palaestra.recipe.layers import Place, default_mark, parts_of, slot_at
 from palaestra.recipe.origins import Mark, Node
 from palaestra.registry import Files, Part, Section
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.user_files import located
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,6 @@ class RecipePart:
 
         In a strict recipe `singleton` is "error", unless the recipe sets it: a trajectory without peers is refused.
         """
-        refuse_former(self.part, where=self.mark.where)
         options = self.values
         for name, files in _naming_files(self.part).items():
             if name in options:

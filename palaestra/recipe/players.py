@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from palaestra.bound import BoundPart, bind
 from palaestra.endpoints import Style, endpoint_from
 from palaestra.endpoints.clients import VARIABLES
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError, UnknownName, nearest
 from palaestra.models.pretrained import located
 from palaestra.registry import names
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.programs import roles_of
 from palaestra.store.folder import RECIPE
 from palaestra.training.settings import PolicySettings, RoleSettings, RunSettings, default_role

@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from palaestra.bound import BoundPart
 from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.recipe.beside import SMOKE, apart, baselines
 from palaestra.recipe.chat import fitted
@@ -26,7 +25,8 @@ from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
 from palaestra.recipe.running import unread_estimators, unread_keys
 from palaestra.recipe.smoke import small
 from palaestra.recipe.sources import CHAT, Source, read_layers
-from palaestra.recipe.validation import FORMER, leaves, validate
+from palaestra.recipe.validation import leaves, validate
+from palaestra.registry.bound import BoundPart
 from palaestra.store.folder import OTHER_FORM, is_recipe
 from palaestra.training.settings import RunSettings, default_role
 
@@ -143,8 +143,6 @@ class Recipe:
         tree = Node({}, Mark("recipe.json"))
         for key in sorted(entries):  # a part before its options
             value, origin = entries[key]["value"], entries[key]["origin"]
-            if value is None and key.rpartition(".")[2] in {former for _, former in FORMER}:
-                continue  # an earlier version wrote this key as a default
             node_of(value, Mark(origin, key))  # refuses a value that is too deep to be written as text
             folders = (*entries[key].get("folders", ()), HERE)
             mark = Mark(origin, f"{key}: {_written(value)}", folders=folders, layer=WRITTEN_DOWN)

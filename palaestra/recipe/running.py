@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from palaestra.columns import CREDIT
 from palaestra.recipe.idle import refuse_written
 from palaestra.recipe.layers import Place, field_at
 from palaestra.recipe.origins import Mark, Node
 from palaestra.recipe.parts import RecipePart
 from palaestra.registry import declared
+from palaestra.registry.column_names import CREDIT
 
 
 def runs(used: RecipePart, parts: Sequence[RecipePart]) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import RecipeError, UnknownName, nearest, shortened
-from palaestra.index import PACKAGE
-from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml
+from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml, shortened
+from palaestra.registry.source_search import PACKAGE
 
 Source = str | Path | Mapping[str, Any]
 FOLDER = "recipes"

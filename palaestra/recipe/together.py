@@ -1,14 +1,14 @@
-"""Refuses clashes: choices of a recipe that parts declare as wrong in combination (`palaestra.clashes`)."""
+"""Refuses clashes: choices of a recipe that parts declare as wrong in combination (`palaestra.registry.clashes`)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from palaestra.clashes import Clash, SettingPattern
 from palaestra.errors import RecipeError
 from palaestra.recipe.layers import slot_at
 from palaestra.recipe.parts import Entry, RecipePart
+from palaestra.registry.clashes import Clash, SettingPattern
 
 
 def refuse_together(parts: Sequence[RecipePart], rows: Mapping[str, Entry]) -> None:

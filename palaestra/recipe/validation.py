@@ -14,8 +14,6 @@ from palaestra.recipe.origins import Mark, Node
 from palaestra.registry import Section
 from palaestra.training.settings import RunSettings
 
-FORMER = {("agents", "seat"): "acts_for"}  # keys of earlier versions: section and key → the key's present name
-
 
 def validate(tree: Node) -> RunSettings:
     """The settings that a tree gives.
@@ -79,10 +77,6 @@ def _readable(fault: Any, tree: Node) -> RecipeError:
 
 
 def _unknown_key(place: Place, mark: Mark) -> RecipeError:
-    former = FORMER.get((place[0], place[-1])) if len(place) == 3 else None
-    if former is not None:
-        key, now = ".".join(place), ".".join((*place[:-1], former))
-        return RecipeError(where=mark.where, what=f"`{key}` is called `{now}` now.", remedy="Rename the key.")
     section = section_at(place[:-1])
     known = list(section.model_fields) if section is not None else []
     owner = f"`{'.'.join(place[:-1])}`" if len(place) > 1 else "a recipe"

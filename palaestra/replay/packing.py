@@ -48,10 +48,6 @@ KINDS: dict[str, Any] = {
     )
 }
 
-# Names in checkpoints of earlier versions → present names.
-FORMER_KINDS = {"Tail": "NextPrompt"}
-FORMER_FIELDS = {"Trajectory": {"tail": "next_prompts"}, "Marks": {"weight": "row_weight", "twin": "pair"}}
-
 
 def pack(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Episodes as {"text": JSON, "arrays": dtype → flat tensor}, which `torch.load` reads with `weights_only=True`.
@@ -131,6 +127,4 @@ def _lively(value: Any, flat: Mapping[str, np.ndarray]) -> Any:
     if KIND not in value:
         return fields
     name: str = value[KIND]
-    name = FORMER_KINDS.get(name, name)
-    former = FORMER_FIELDS.get(name, {})
-    return KINDS[name](**{former.get(key, key): field for key, field in fields.items()})
+    return KINDS[name](**fields)

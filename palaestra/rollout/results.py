@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from palaestra.boundary.cleaning import clean_action, clean_text, clean_value, shown
-from palaestra.columns import may_be_missing
 from palaestra.data import Action, StepResult, StopReason, Trajectory
 from palaestra.errors import ContractError, EpisodeFailure
+from palaestra.registry.column_names import may_be_missing
 
 OUTCOMES = ("success", "score")  # names in an environment's info that give the outcome
 LARGEST_REWARD = 1e15  # the variance of larger ones does not fit float32

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from palaestra.bound import BoundPart
 from palaestra.registry import Count, NonNegative, Positive, PositiveInt, Section
+from palaestra.registry.bound import BoundPart
 
 
 class RolloutSettings(Section):

@@ -25,12 +25,12 @@ from typing import Any
 
 import cloudpickle
 
-from palaestra import own_files, own_objects
 from palaestra.boundary.cleaning import clean_result
 from palaestra.data import Action, StepResult, Task
 from palaestra.data.abilities import abilities_of
 from palaestra.errors import ContractError, described
-from palaestra.orphans import killed_with
+from palaestra.process.orphans import killed_with
+from palaestra.registry import user_files, user_objects
 from palaestra.rollout.faults import current_task, is_ended
 from palaestra.rollout.hosts import CLOSING, failure, hung, refuse_missing
 from palaestra.rollout.results import agents_of
@@ -59,7 +59,7 @@ class _StartUp:
 
     make: bytes
     objects: bytes
-    files: Mapping[str, str] = field(default_factory=own_files.user_files)
+    files: Mapping[str, str] = field(default_factory=user_files.user_files)
 
 
 def _serve(start: _StartUp, pipe: Connection, run: Connection) -> None:
@@ -75,8 +75,8 @@ def _serve(start: _StartUp, pipe: Connection, run: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C and then closes the pipe
     if hasattr(signal, "pthread_sigmask"):  # also if an environment sets a handler of its own
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    own_files.know_files(start.files)
-    own_objects.keep(pickle.loads(start.objects))
+    user_files.know_files(start.files)
+    user_objects.keep(pickle.loads(start.objects))
     with suppress(Exception):  # imports everything before time limits count; `open` reports errors
         pickle.loads(start.make)
     environments: dict[int, Any] = {}
@@ -102,7 +102,7 @@ def _result(environments: dict[int, Any], start: _StartUp, number: int, call: st
     """The result of one call of one environment."""
     if call == "open":
         environments[number] = pickle.loads(start.make)()
-        return agents_of(environments[number]), abilities_of(environments[number]), own_files.user_files()
+        return agents_of(environments[number]), abilities_of(environments[number]), user_files.user_files()
     if call == "close":
         return environments.pop(number).close() if number in environments else None
     return getattr(environments[number], call)(*arguments)
@@ -127,11 +127,11 @@ def _imported_for(make: Callable[[], Any]) -> list[str]:
     The server cannot import a module of a user's file, but it can import the modules that the file uses.
     """
     module = (make.func if isinstance(make, functools.partial) else make).__module__
-    if module not in own_files.user_files():
+    if module not in user_files.user_files():
         return [module]
     values = vars(sys.modules[module]).values()
     names = {value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) for value in values}
-    return sorted(name for name in names if isinstance(name, str) and name not in own_files.user_files())
+    return sorted(name for name in names if isinstance(name, str) and name not in user_files.user_files())
 
 
 def _portable(error: BaseException) -> tuple[bytes, str]:
@@ -189,7 +189,7 @@ class Worker:
     """One process that hosts several environments and answers calls in order."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._objects = _sendable(make), _sendable(own_objects.kept())
+        self._make, self._objects = _sendable(make), _sendable(user_objects.kept())
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # in the order of sending
         self._context = _context(make)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -335,7 +335,7 @@ class WorkerPool:
         host = ProcessHost(name, worker, next(self._numbers), seconds)
         try:
             host.agents, host.abilities, files = await host.ask("open")
-            own_files.know_files(files)  # this process reads objects of these modules
+            user_files.know_files(files)  # this process reads objects of these modules
         except BaseException:
             await host.close()
             raise

@@ -112,7 +112,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
     error = record.get("error")
     steps = record.get("steps", [])
     seen = [_observation_from_json(step["observation"]) for step in steps]
-    prompts = record.get("next_prompts") or record.get("tail", {})  # an earlier version wrote `tail`
+    prompts = record.get("next_prompts", {})
     return Trajectory(
         task=Task(**_decode(record["task"])),
         group=record["group"],
@@ -209,15 +209,12 @@ def _step_to_json(step: Step, images: Mapping[bytes, int], *, timed: bool) -> di
     )
 
 
-FORMER_MARKS = {"weight": "row_weight", "twin": "pair"}  # in files of earlier versions
-
-
 def _step_from_json(record: Mapping[str, Any], place: int, seen: Sequence[Observation]) -> Step:
     fields = dict(record)
     del fields["observation"]
     action = _action_from_json(fields.pop("action"))
     prompt = _to_array(fields.pop("prompt", []), np.int32)
-    marks = Marks(**{FORMER_MARKS.get(name, name): mark for name, mark in _decode(fields.pop("marks", {})).items()})
+    marks = Marks(**_decode(fields.pop("marks", {})))
     pictures = _pictures_from_json(fields.pop("pictures", ()), seen)
     return Step(
         observation=seen[place], action=action, prompt=prompt, pictures=pictures, marks=marks, **_decode(fields)

@@ -4,7 +4,7 @@ It has these files:
 
     runs/name/
       recipe.json            every resolved value with its origin
-      signature.json         says that the recipe was written here (`palaestra.trust`)
+      signature.json         says that the recipe was written here (`palaestra.registry.trust`)
       metrics.jsonl          one line for each iteration; equal runs write equal bytes
       timings.jsonl          values that depend on the machine: times, the engine's counters
       evaluations.jsonl      one line for each evaluation
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import RunFolderError
+from palaestra.registry.trust import SIGNATURE, sign
 from palaestra.store.atomic import (
     Content,
     discard,
@@ -46,7 +47,6 @@ from palaestra.store.checksums import write_sums
 from palaestra.store.json_text import to_document
 from palaestra.store.lines import DAMAGED
 from palaestra.store.lock import unless_written
-from palaestra.trust import SIGNATURE, sign
 
 RECIPE = "recipe.json"
 METRICS = "metrics.jsonl"

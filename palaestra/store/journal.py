@@ -113,7 +113,7 @@ def play_from_json(record: Mapping[str, Any]) -> Play:
         turns=record["turns"],
         instruction=record["instruction"],
         info=head.info,
-        roles=record.get("roles") or record.get("cast", {}),  # an earlier version wrote `cast`
+        roles=record.get("roles", {}),
     )
 
 

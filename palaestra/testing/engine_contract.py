@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols import Engine, Request, Response
+from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.engines.external.arrival import CHANGE
+from palaestra.engines.external.engine import ServedEngine
+from palaestra.engines.external.sglang import SGLangEngine
+from palaestra.engines.external.vllm import VLLMEngine
 from palaestra.engines.sampling import log_distribution
-from palaestra.engines.served.arrival import CHANGE
-from palaestra.engines.served.engine import ServedEngine
-from palaestra.engines.served.sglang import SGLangEngine
-from palaestra.engines.served.vllm import VLLMEngine
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError
 from palaestra.models.adapters import add_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm

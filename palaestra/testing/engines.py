@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols import Engine, Request, Response, complete
+from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols.engine import Engine, Request, Response
 from palaestra.errors import ContractError, EpisodeFailure, UnknownName
 from palaestra.models.causal_lm import make_causal_lm
 

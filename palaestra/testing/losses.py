@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import coefficients
-from palaestra.columns import is_output
 from palaestra.data import TokenBatch
 from palaestra.errors import ContractError, MissingColumn
-from palaestra.options import Aggregation
 from palaestra.registry import Part, registration
+from palaestra.registry.column_names import is_output
+from palaestra.registry.options import Aggregation
 
 LEAVES = ("logprob", "entropy", "value")  # the columns with gradient
 STEP = 1e-6  # of the finite difference

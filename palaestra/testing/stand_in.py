@@ -31,15 +31,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from palaestra.data.protocols import Request
+from palaestra.data.protocols.engine import Request
 from palaestra.engines import InProcessEngine, wire
-from palaestra.engines.served.fleet import COMPARED
+from palaestra.engines.external.fleet import COMPARED
 from palaestra.errors import EpisodeFailure, PalaestraError
+from palaestra.http.addresses import LOOPBACK, bound
+from palaestra.http.rules import Limits, Rules
+from palaestra.http.streams import Asked, Streams, answer_bytes
 from palaestra.models.adapters import load_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm
-from palaestra.serving.addresses import LOOPBACK, bound
-from palaestra.serving.rules import Limits, Rules
-from palaestra.serving.streams import Asked, Streams, answer_bytes
 from palaestra.testing.refusals import refusal
 
 KINDS = ("vllm", "sglang")

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args, overload
 import pydantic
 
 from palaestra.data import ToolCall
-from palaestra.docstrings import read_docstring
 from palaestra.errors import ContractError
+from palaestra.registry.docstrings import read_docstring
 from palaestra.tools.schema import UnusableSchema, check, first_fault, inlined, readable, resolved, shown, slim, types
 
 Fault = Literal["unknown", "arguments", "raised", "timeout", "budget", "died"]

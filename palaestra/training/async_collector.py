@@ -19,14 +19,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from palaestra.data import Batch, Play, RunSetup, Trajectory, derive
-from palaestra.data.protocols import Experience, Sampling
+from palaestra.data.protocols.learning import Experience
+from palaestra.data.protocols.policy import Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
+from palaestra.process.terminal import say
 from palaestra.registry import declared, register
 from palaestra.rollout.strategies import RolloutContext, called_per, play_through
 from palaestra.store.folder import JOURNAL
 from palaestra.store.journal import Journal, name_of, play_from_json, play_to_json
-from palaestra.terminal import say
 from palaestra.training.collector import Collector
 from palaestra.training.settings import RunSettings
 

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from palaestra.data.protocols import StatefulPart
+from palaestra.data.protocols.learning import StatefulPart
 from palaestra.errors import CheckpointError, PalaestraError, RunFolderError
 from palaestra.models.devices import on_cpu
 from palaestra.models.sharding import load_weights, whole
@@ -140,13 +140,11 @@ def give_slices(state: RunState) -> None:
 def load_checkpoint(place: Path, state: RunState) -> tuple[int, dict[str, float]]:
     """Load weights and states from a checkpoint. Returns the iteration and the counters.
 
-    Raises: CheckpointError, for another architecture (another tokenizer included), a damaged file, or a checkpoint of
-        an earlier version.
+    Raises: CheckpointError, for another architecture (another tokenizer included), or a damaged file.
     """
     written = read_state(place)
     for name, policy in state.with_weights.items():
         load_policy(place, name, policy)
-    _refuse_former(place, state)
     for name, module in state.modules:
         _load_module(module, place / f"{name}.safetensors")
     for name, held in (*state.learners.items(), *state.others.items()):
@@ -300,17 +298,6 @@ def _fits(file: Path) -> Iterator[None]:
             what=f"its content does not fit this recipe: {type(error).__name__}: {error}.",
             remedy="Resume with the recipe of the run (recipe.json in the run folder), or start a new run.",
         ) from error
-
-
-def _refuse_former(place: Path, state: RunState) -> None:
-    """Refuse a checkpoint of an earlier version, with separate optimizer files. Raises: CheckpointError."""
-    if any((place / f"{name}.optimizer.pt").exists() for name in state.with_weights):
-        raise CheckpointError(
-            where=str(place),
-            what="it is of an earlier version, which wrote each optimizer to a file of its own.",
-            remedy="`palaestra eval` and `palaestra export` read its weights. To continue training, start a new run "
-            "with `policies.main.load` set to an exported folder.",
-        )
 
 
 def read_state(place: Path) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import numpy as np
 
 from palaestra.chat import ContextFull
 from palaestra.data import Batch, NextPrompt, RunSetup, Step, Trajectory, derive
-from palaestra.data.protocols import Experience, Session
+from palaestra.data.protocols.learning import Experience
+from palaestra.data.protocols.policy import Session
 from palaestra.envs.worlds.dataset.layouts import LayoutName
 from palaestra.envs.worlds.dataset.records import WHERE, Record, Records, read_records
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError
-from palaestra.index import PACKAGE
 from palaestra.registry import File, PositiveInt, register
+from palaestra.registry.source_search import PACKAGE
 from palaestra.rollout.episode import segment_number
 from palaestra.rollout.strategies import opening
 from palaestra.training.settings import RunSettings

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from palaestra.bound import BoundPart
 from palaestra.engines.heap import GROWTH
 from palaestra.engines.memory import is_share, limit_of
 from palaestra.errors import RecipeError
@@ -29,6 +28,7 @@ from palaestra.models.products import packs_bfloat16
 from palaestra.models.sizes import LoadedModel, PolicySize, copy_of
 from palaestra.policies.frozen_head import rows_at_once
 from palaestra.registry import Section, declared
+from palaestra.registry.bound import BoundPart
 from palaestra.training.settings import TOKEN_BUDGET, PolicySettings, RunSettings
 
 WIDTHS = {"bfloat16": 2, "float32": 4, "float64": 8}  # bytes of a number

@@ -17,13 +17,13 @@ from palaestra.algebra import standardize, total_return
 from palaestra.boundary.cleaning import CHARACTERS, CUT, VALUES
 from palaestra.data import Batch, Play, RunSetup, Step, StepTable, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import content_of
-from palaestra.data.protocols import Experience
+from palaestra.data.protocols.learning import Experience
 from palaestra.data.table import token_count
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.envs.worlds.dataset.records import RECORDS
 from palaestra.errors import NoSignal, PalaestraError
 from palaestra.evaluation.panels import Evaluation, form, info_means, share_cut, summarize, tasks_line
-from palaestra.own_objects import shown
+from palaestra.registry.user_objects import shown
 from palaestra.store.folder import RunFolder
 from palaestra.store.lines import STEP
 from palaestra.store.metrics import MetricsLog

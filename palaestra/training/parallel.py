@@ -23,11 +23,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from palaestra.data import Play, Trajectory
-from palaestra.data.protocols import PolicyOutputs
+from palaestra.data.protocols.policy import PolicyOutputs
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.errors import PalaestraError, RankError, RecipeError
-from palaestra.interruption import Interruption, Stopped
 from palaestra.models.sharding import is_spread, shard, whole
+from palaestra.process.interruption import Interruption, Stopped
 from palaestra.registry import declared
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.store.episodes import from_json, to_json

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palaestra.bound import BoundPart
-from palaestra.columns import output_of
 from palaestra.data import Iteration, StepTable
 from palaestra.data.batches import micro_batches_of, token_index
-from palaestra.data.protocols import Samples
+from palaestra.data.protocols.policy import Samples
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.column_names import output_of
 
 METRICS = "metrics"  # the reader of outputs that the log itself needs in each update
 UNSAID = ("value_old",)  # outputs that are computed for a part of the table without `reads`

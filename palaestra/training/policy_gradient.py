@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from palaestra.bound import BoundPart
 from palaestra.data import Batch, Iteration, RunSetup, derive
-from palaestra.data.protocols import Learner, Optimizer, complete
+from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols.learning import Learner, Optimizer
 from palaestra.errors import PalaestraError, RecipeError
 from palaestra.models.precision import is_low
 from palaestra.models.sharding import is_spread, whole
 from palaestra.registry import register
+from palaestra.registry.bound import BoundPart
 from palaestra.training.master_weights import MasterWeights
 from palaestra.training.settings import RunSettings
 from palaestra.training.updates import Updater

@@ -12,23 +12,24 @@ from typing import Any, NamedTuple
 
 import torch
 
-from palaestra.bound import BoundPart
 from palaestra.chat.readers import Reader
-from palaestra.columns import KEYS
 from palaestra.data import Iteration, RunSetup, StepTable, TokenBatch
 from palaestra.data.abilities import ABILITIES, has, sizes_of
-from palaestra.data.protocols import Context, complete
+from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols.context import Context
 from palaestra.data.tokens import IDS
 from palaestra.errors import PalaestraError, RecipeError, described, ends_run
-from palaestra.own_text import is_unread, leave_unread, reads_only
 from palaestra.registry import declared
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.column_names import KEYS
+from palaestra.registry.signatures import is_unread, leave_unread, reads_only
+from palaestra.registry.trust import code_in
 from palaestra.rollout.programs import roles_of
 from palaestra.training.async_collector import refuse_strategies
 from palaestra.training.policy_gradient import make_optimizer
 from palaestra.training.settings import PART_SLOTS, PolicySettings, RoleSettings, RunSettings
 from palaestra.training.setup import check_roles, make_policies, make_source, refuse_other_probabilities
 from palaestra.training.stages import Stages, refuse_missing_columns, stages_of
-from palaestra.trust import code_in
 
 SMALL = 2**24  # weights of a policy that the check makes, without a factor
 Made = Any  # an object of a part

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from palaestra.evaluation.panels import Evaluation, cut_line, failure_line, interval_line
 from palaestra.evaluation.tables import cell
-from palaestra.terminal import visible
+from palaestra.process.terminal import visible
 
 SHOWN = {
     "outcome/mean": "outcome",

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 
-from palaestra.bound import BoundPart, bind
-from palaestra.options import Aggregation
 from palaestra.registry import Count, Fraction, NonNegative, Positive, PositiveInt, Section
+from palaestra.registry.bound import BoundPart, bind
+from palaestra.registry.options import Aggregation
 from palaestra.rollout.settings import RolloutSettings
 
 TOKEN_BUDGET = 8192  # of models that are made on the spot, and the most that the start of a run chooses

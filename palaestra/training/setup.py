@@ -8,20 +8,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from palaestra.bound import BoundPart
 from palaestra.boundary.tasks import tasks_of
 from palaestra.chat.readers import Reader
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
-from palaestra.data.protocols import Context, Engine, Policy, complete
+from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols.context import Context
+from palaestra.data.protocols.engine import Engine
+from palaestra.data.protocols.policy import Policy
 from palaestra.data.ranks import Ranks
 from palaestra.errors import ContractError, RecipeError, nearest, out_of_memory
 from palaestra.models.devices import run_device
 from palaestra.models.joined import join_weights
 from palaestra.models.precision import chosen_dtype, set_dtype
-from palaestra.own_objects import shown
 from palaestra.policies.scripted import expert, random
 from palaestra.registry import declared
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.user_objects import shown
 from palaestra.rollout.programs import demonstration_of, play, roles_of
 from palaestra.rollout.roles import Role, RoleTools, phrases_of
 from palaestra.rollout.runner import EpisodeRunner, environment_of
@@ -163,12 +166,6 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup, *, dtype: str)
         options["model"] = settings.load
     with _in_memory(f"policies.{name}"):
         made = settings.policy.part.target(name, setup, **options)
-    if hasattr(made, "twin") and not hasattr(made, "clone"):
-        raise ContractError(
-            where=f"policies.{name}.policy: {settings.policy.name}",
-            what="its method `twin` is called `clone` now.",
-            remedy="Rename it.",
-        )
     policy = complete(made, Policy, where=f"policies.{name}.policy: {settings.policy.name}")
     policy.trainable = policy.trainable and settings.trainable
     if policy.module is not None:  # before adapters use its weights
@@ -183,19 +180,13 @@ def _policy(name: str, settings: PolicySettings, setup: RunSetup, *, dtype: str)
 def connect_engine(policies: Mapping[str, Any], device: str, engine: BoundPart, ranks: Ranks) -> Engine | None:
     """Make one engine for all policies that generate tokens. Returns None, if there is no such policy.
 
-    Raises: ContractError, for an engine that breaks its protocol or follows an earlier one; PalaestraError, if several
+    Raises: ContractError, for an engine that breaks its protocol; PalaestraError, if several
         processes share an engine that does not answer.
     """
     models = {name: policy.model for name, policy in policies.items() if policy.model is not None}
     if not models:
         return None
     made = engine.part.target(models, device, **engine.options)
-    if hasattr(made, "weights_changed") and not hasattr(made, "publish"):
-        raise ContractError(
-            where=f"engine: {engine.name}",
-            what="its method `weights_changed(…)` is called `publish(policy, named_tensors, version)` now.",
-            remedy="Rename it.",
-        )
     complete(made, Engine, where=f"engine: {engine.name}")
     for name in models:
         policies[name].engine = made

@@ -14,37 +14,37 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import Credit
-from palaestra.bound import BoundPart
 from palaestra.boundary.process import protected
-from palaestra.columns import CREDIT, FROM_EPISODES, KEYS, OF_TOKENS, ability_of, default_of, is_computed, is_output
 from palaestra.data import Iteration, StepTable
-from palaestra.data.protocols import StatefulPart, complete
+from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols.learning import StatefulPart
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.registry import declared, registration
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.column_names import (
+    CREDIT,
+    FROM_EPISODES,
+    KEYS,
+    OF_TOKENS,
+    ability_of,
+    default_of,
+    is_computed,
+    is_output,
+)
 from palaestra.training.settings import RunSettings
 
 Estimator = Callable[..., Any]
 
 
-FORMER_MEMBERS = {  # of parts with state: earlier name → its name and meaning now
-    "warming": "`ready` now, and means the opposite",
-    "learn": "`update(batch, iteration)` now, with `batch.table` in place of the table",
-}
-
-
 def started(parts: Sequence[BoundPart]) -> list[BoundPart]:
     """The parts as a run holds them: each part with state gets its object.
 
-    Raises: ContractError, for an object that lacks a member of `StatefulPart`, or has a member under an earlier name.
+    Raises: ContractError, for an object that lacks a member of `StatefulPart`.
     """
     held = [part.started() for part in parts]
     for part in held:
-        where = f"{part.part.slot}: {part.name}"
-        for former, now in FORMER_MEMBERS.items():
-            if part.can(former) is not None:
-                raise ContractError(where=where, what=f"its member `{former}` is called {now}.", remedy="Rename it.")
         if part.state is not None:
-            complete(part.state, StatefulPart, where=where)
+            complete(part.state, StatefulPart, where=f"{part.part.slot}: {part.name}")
     return held
 
 

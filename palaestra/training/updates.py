@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 
 from palaestra.algebra import coefficients, kl_estimate
-from palaestra.bound import BoundPart
 from palaestra.boundary.process import learning, protected
-from palaestra.columns import is_output, output_of
 from palaestra.data import Batch, Iteration, StepTable, TokenBatch, derive
 from palaestra.data.batches import micro_batches_of, mini_batches, token_index
 from palaestra.data.ranks import OneProcess, Ranks
@@ -32,6 +30,8 @@ from palaestra.data.tokens import IDS, SCOPES
 from palaestra.engines.heap import Growth
 from palaestra.errors import ContractError, InvalidData, PalaestraError
 from palaestra.models.devices import device_of
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.column_names import is_output, output_of
 from palaestra.training.passes import plan_passes, reader
 
 PATIENCE = 3  # so many updates in a row without a finite gradient end the run

@@ -24,20 +24,21 @@ import numpy as np
 import torch
 
 import palaestra
-from palaestra.bound import BoundPart
 from palaestra.boundary.tasks import tasks_of
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive, rows_of
 from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of, token_index
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols import Policy, Sampling, complete
+from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols.policy import Policy, Sampling
 from palaestra.endpoints.clients import VARIABLES
 from palaestra.engines.heap import Growth
 from palaestra.errors import CheckpointError, NoSignal, RecipeError
 from palaestra.models.devices import on_cpu
 from palaestra.models.pretrained import folder_of
-from palaestra.own_files import neighbors
 from palaestra.registry import Section
+from palaestra.registry.bound import BoundPart
+from palaestra.registry.user_files import neighbors
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.teaching import taught
 from palaestra.store.atomic import write_atomic

@@ -10,7 +10,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from palaestra import cli
+from palaestra.commands import cli
 from palaestra.store.folder import RunFolder
 
 SAID = "said.txt"  # both outputs of the last program

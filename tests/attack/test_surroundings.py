@@ -17,18 +17,18 @@ from pathlib import Path
 
 import pytest
 
+from palaestra.commands.launch import arms
+from palaestra.commands.launch.arms import ArmRun, run_all
 from palaestra.data import Action, Observation, Step, StopReason, Task, Trajectory
 from palaestra.errors import PalaestraError, RecipeError
 from palaestra.evaluation.page import LONGEST
 from palaestra.evaluation.report import write_report
-from palaestra.interruption import stoppable
-from palaestra.launch import arms
-from palaestra.launch.arms import ArmRun, run_all
+from palaestra.process.interruption import stoppable
+from palaestra.process.terminal import visible
 from palaestra.recipe.origins import folder_override, read_override
 from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.lock import is_written, writing
-from palaestra.terminal import visible
 from palaestra.tools.sandbox import choose
 from palaestra.training.progress import Progress
 from tests.attack.promises import Trials, promise
@@ -239,7 +239,7 @@ CLOSED = """
 import os
 for number in range(3):
     os.close(number)
-from palaestra.terminal import make_ready
+from palaestra.process.terminal import make_ready
 make_ready()
 log = open("log", "w")
 assert log.fileno() > 2
@@ -329,7 +329,7 @@ def test_4_a_run_that_trains_already(tmp_path: Path, monkeypatch: pytest.MonkeyP
 PARENT = '''
 import os, subprocess, sys, time
 own = """import os, sys, time
-from palaestra.launch.with_parent import end_with
+from palaestra.commands.launch.with_parent import end_with
 end_with(int(sys.argv[1]))
 print(os.getpid(), flush=True)
 time.sleep(100)"""

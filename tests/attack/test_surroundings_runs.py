@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.launch.arms import ArmRun
+from palaestra.commands.launch.arms import ArmRun
 from palaestra.store.folder import RunFolder
 from palaestra.store.lock import is_written
 from tests.attack.promises import Trials, promise
@@ -311,5 +311,5 @@ def test_4_killed_comparisons(
 
 def test_4_the_command_of_a_run(tmp_path: Path) -> None:
     command = ArmRun(arm="a", seed=1, folder=tmp_path / "a #1", arguments=("x.yaml",)).command()
-    assert command[1:4] == ["-m", "palaestra.launch.with_parent", str(os.getpid())]
+    assert command[1:4] == ["-m", "palaestra.commands.launch.with_parent", str(os.getpid())]
     assert f"run={tmp_path / 'a #1'}" in command

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 
+from palaestra.commands.launch.arms import ArmRun
 from palaestra.data import Batch, StepTable
 from palaestra.errors import InvalidData
-from palaestra.launch.arms import ArmRun
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.recipe import load, split_arguments
 from palaestra.testing import TinyModel

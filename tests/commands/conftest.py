@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from palaestra.cli import main
+from palaestra.commands.cli import main
 
 SMALL: dict[str, Any] = {
     "name": "small",

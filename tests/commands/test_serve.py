@@ -37,7 +37,7 @@ if not absent(*pytestmark.args):
 
     from palaestra.commands import serve
     from palaestra.gateway.server import TOKEN
-    from palaestra.serving.addresses import is_loopback
+    from palaestra.http.addresses import is_loopback
     from tests.chat.conversations import policy_of
 
 OPTIONS: dict[str, Any] = {

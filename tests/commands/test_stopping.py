@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.interruption import Interruption, Stopped, stoppable
+from palaestra.process.interruption import Interruption, Stopped, stoppable
 from palaestra.store.lines import JsonLines
 from tests.commands.conftest import TINY, Command
 
@@ -169,7 +169,7 @@ def test_1_a_library_that_catches_the_signal(
 
 LOOPS = """
 import asyncio, os, random, signal, time
-from palaestra.interruption import Stopped, stoppable
+from palaestra.process.interruption import Stopped, stoppable
 
 async def episode(gate):
     while True:
@@ -246,7 +246,7 @@ def test_2_a_kill_loses_what_no_checkpoint_has(
 
 
 def test_3_a_second_signal(run: Path, palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palaestra.interruption.ECHO", 0.0)
+    monkeypatch.setattr("palaestra.process.interruption.ECHO", 0.0)
 
     def twice() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -338,6 +338,6 @@ def test_6_an_evaluation(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_5_a_signal_while_python_ends(number: int) -> None:
     late = f"import atexit, os, sys; atexit.register(os.kill, os.getpid(), {int(number)})"
-    code = f"{late}; sys.argv = ['palaestra', '--help']; from palaestra.cli import main; main()"
+    code = f"{late}; sys.argv = ['palaestra', '--help']; from palaestra.commands.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr

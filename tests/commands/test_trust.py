@@ -17,10 +17,10 @@ import pytest
 
 from palaestra.api import Run
 from palaestra.errors import RecipeError
-from palaestra.options import OPEN
-from palaestra.own_text import read_part, signatures_only
+from palaestra.registry.options import OPEN
+from palaestra.registry.signatures import read_part, signatures_only
+from palaestra.registry.trust import SIGNATURE, made_here, refuse_code_of, trusting
 from palaestra.store.folder import RECIPE
-from palaestra.trust import SIGNATURE, made_here, refuse_code_of, trusting
 from tests.commands.conftest import SMALL, Command
 
 WORLD = """
@@ -60,13 +60,13 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget(folder: Path) -> None:
     """As in a new process, nothing of the folder is imported."""
-    from palaestra import own_files
+    from palaestra.registry import user_files
 
-    own_files.module_of_file.cache_clear()
+    user_files.module_of_file.cache_clear()
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(folder)):
             del sys.modules[name]
-            own_files._FILES.pop(name, None)
+            user_files._FILES.pop(name, None)
 
 
 @pytest.fixture

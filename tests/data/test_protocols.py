@@ -12,7 +12,11 @@ import pytest
 
 from palaestra import registry
 from palaestra.data import Action, NextPrompt, Observation
-from palaestra.data.protocols import Context, Engine, Optimizer, Policy, Response, Session, complete
+from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols.context import Context
+from palaestra.data.protocols.engine import Engine, Response
+from palaestra.data.protocols.learning import Optimizer
+from palaestra.data.protocols.policy import Policy, Session
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError
 from palaestra.testing import ScriptedPolicy, TinyModel

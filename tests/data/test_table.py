@@ -15,12 +15,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from palaestra.columns import FROM_OUTPUTS
 from palaestra.data import Action, Marks, Observation, Step, StepTable, Task, Trajectory, rows_of
 from palaestra.data.columns import numeric
 from palaestra.data.trajectory import MARKS, noted
 from palaestra.errors import InvalidData, MissingColumn
 from palaestra.parts.estimators import dr_grpo, grpo, reinforce
+from palaestra.registry.column_names import FROM_OUTPUTS
 from tests.messages import told
 from tests.parts.tables import quick, shuffled, tables
 

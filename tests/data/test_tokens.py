@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from palaestra.algebra import aggregate, coefficients, kl_estimate
 from palaestra.data import TokenBatch
 from palaestra.errors import InvalidData, MissingColumn
-from palaestra.options import Aggregation
+from palaestra.registry.options import Aggregation
 from tests.parts.batches import batches, filled, quick
 
 MODES = typing.get_args(Aggregation)

@@ -15,7 +15,7 @@ from pathlib import Path
 import made_pages
 import typer.main
 
-from palaestra import cli
+from palaestra.commands import cli
 from palaestra.commands.init import EXAMPLE
 
 ROOT = Path(__file__).parents[2]

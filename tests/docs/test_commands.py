@@ -16,7 +16,7 @@ import typer
 
 from palaestra.catalogue import Study, system, systems
 from palaestra.catalogue.studies import DEFAULT_SETUP, trained_with
-from palaestra.cli import app
+from palaestra.commands.cli import app
 from palaestra.recipe import load, split_arguments
 from palaestra.training.start import train
 from tests.docs.pages import ROOT, Page, every_page

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from palaestra.cli import app
+from palaestra.commands.cli import app
 from palaestra.commands.compare import _arms
 from palaestra.recipe import load, split_arguments
 from tests.docs.pages import Page, every_page

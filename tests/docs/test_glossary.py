@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from palaestra.columns import FROM_EPISODES, KEYS, OF_TOKENS, is_output
+from palaestra.registry.column_names import FROM_EPISODES, KEYS, OF_TOKENS, is_output
 from tests.docs.pages import ROOT
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")

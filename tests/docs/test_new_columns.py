@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from palaestra.cli import main
+from palaestra.commands.cli import main
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
 from tests.docs.pages import ROOT, Page

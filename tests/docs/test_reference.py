@@ -12,8 +12,8 @@ import pytest
 from site_pages.reference import slot_page
 
 from palaestra.errors import RecipeError
-from palaestra.options import Discount, Fraction, NonNegative, PositiveInt, Section, kind_in_words
 from palaestra.registry import SLOTS, part
+from palaestra.registry.options import Discount, Fraction, NonNegative, PositiveInt, Section, kind_in_words
 from tests.messages import told
 from tests.registered import declared
 

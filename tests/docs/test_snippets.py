@@ -18,11 +18,11 @@ import pytest
 import typer
 import yaml
 
-from palaestra import own_files
-from palaestra.cli import app
+from palaestra.commands.cli import app
 from palaestra.commands.run import load_played
 from palaestra.errors import MissingExtra
 from palaestra.recipe import load, split_arguments
+from palaestra.registry import user_files
 from tests.docs.pages import ROOT, Block, Page, every_page, made, pages, written_pages
 
 PAGES = {page.name: page for page in pages()}
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    own_files.module_of_file.cache_clear()  # two pages may have files of one name
+    user_files.module_of_file.cache_clear()  # two pages may have files of one name
     yield tmp_path
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):

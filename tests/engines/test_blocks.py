@@ -25,8 +25,8 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data.protocols import Response
-from palaestra.engines import InProcessEngine, blocks, server
+from palaestra.data.protocols.engine import Response
+from palaestra.engines import InProcessEngine, blocks, scheduler
 from palaestra.engines.blocks import BlockStore, Prompt
 from palaestra.engines.memory import free_bytes, limit_of
 from palaestra.engines.session import Statistics
@@ -296,12 +296,12 @@ def test_7_long_prompts_are_read_in_several_passes(
     system, *rest = (some_ids(random, low, low) for low in (130, 300, 321, 190, 449, 20, 64))
     passes: list[int] = []
 
-    class Noted(server.Batch):
+    class Noted(scheduler.Batch):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             passes.append(self.real)
 
-    monkeypatch.setattr(server, "Batch", Noted)
+    monkeypatch.setattr(scheduler, "Batch", Noted)
 
     def played(chunk: int) -> list[Response]:
         engine = InProcessEngine(models={"p": model}, chunk_tokens=chunk)
@@ -390,7 +390,7 @@ def test_9_prompts_are_read_between_the_tokens_of_others(monkeypatch: pytest.Mon
     prompts[2] = np.concatenate([prompts[1][:600], prompts[2][:100]])  # they begin alike
     steps: list[list[int]] = []  # of each step, the new ids of each row
 
-    class Noted(server.Batch):
+    class Noted(scheduler.Batch):
         def __init__(self, rows: Any, *given: Any) -> None:
             super().__init__(rows, *given)
             steps[-1] += [len(row.ids) for row in rows]
@@ -399,9 +399,9 @@ def test_9_prompts_are_read_between_the_tokens_of_others(monkeypatch: pytest.Mon
         steps.append([])
         advance(self, sessions)
 
-    advance = server.PolicyServer._step
-    monkeypatch.setattr(server, "Batch", Noted)
-    monkeypatch.setattr(server.PolicyServer, "_step", step)
+    advance = scheduler.PolicyServer._step
+    monkeypatch.setattr(scheduler, "Batch", Noted)
+    monkeypatch.setattr(scheduler.PolicyServer, "_step", step)
 
     def played(together: bool) -> list[Response]:
         engine = InProcessEngine(models={"p": model}, chunk_tokens=128)

@@ -21,7 +21,7 @@ import time
 import pytest
 import torch
 
-from palaestra.engines import InProcessEngine, server
+from palaestra.engines import InProcessEngine, scheduler
 from palaestra.errors import ContractError, EpisodeFailure, UnknownName
 from tests.engines.conversations import Talker, assert_true_to, ids, small_model
 
@@ -168,7 +168,7 @@ def test_cancelled_before_the_first_pass():  # rule 4
 def test_a_broken_engine_lets_nobody_wait(monkeypatch):  # rule 5
     engine = InProcessEngine(models={"p": small_model()})
     with monkeypatch.context() as patch:
-        patch.setattr("palaestra.engines.server.sample", lambda *_, **__: 1 / 0)
+        patch.setattr("palaestra.engines.scheduler.sample", lambda *_, **__: 1 / 0)
 
         async def play() -> list[object]:
             waiting = (Talker(engine, number).say(ids(1, number)) for number in range(3))
@@ -268,7 +268,7 @@ def test_numbers_that_cannot_be_sampled(name, value):  # rule 9
 
 def test_a_failing_draw_fails_one_request_alone(monkeypatch):  # rule 10
     model = small_model()
-    usual = server.sample
+    usual = scheduler.sample
 
     def failing(logits, uniforms, **options):
         if 13 in options["top_k"]:
@@ -287,7 +287,7 @@ def test_a_failing_draw_fails_one_request_alone(monkeypatch):  # rule 10
 
         return asyncio.run(say())
 
-    monkeypatch.setattr(server, "sample", failing)
+    monkeypatch.setattr(scheduler, "sample", failing)
     together, alone = play(together=True), play(together=False)
     assert [isinstance(answer, EpisodeFailure) for answer in together] == [n == 2 for n in range(6)]
     assert "the draw of a token failed: RuntimeError: a bad row" in str(together[2])
@@ -301,14 +301,14 @@ def test_a_failing_step_fails_one_request_alone(monkeypatch):  # rule 10
     model = small_model()
     engine = InProcessEngine(models={"p": model})
     talkers = [Talker(engine, number) for number in range(4)]
-    usual = server.PolicyServer._note
+    usual = scheduler.PolicyServer._note
 
     def failing(self, session, logits):
         if 66 in session.ids and session.tokens:
             raise RuntimeError("a bad session")
         usual(self, session, logits)
 
-    monkeypatch.setattr(server.PolicyServer, "_note", failing)
+    monkeypatch.setattr(scheduler.PolicyServer, "_note", failing)
 
     async def play() -> list[object]:
         asked = [t.say(ids(1, 66 if n == 2 else n), seed=n, max_tokens=9) for n, t in enumerate(talkers)]

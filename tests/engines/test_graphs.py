@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from palaestra.engines import InProcessEngine, graphs, server
+from palaestra.engines import InProcessEngine, graphs, scheduler
 from palaestra.engines.attention import Packed
 from palaestra.engines.blocks import BLOCK, BlockStore
 from palaestra.engines.forward import TransformersForward, shape_of
@@ -47,7 +47,7 @@ class Again:
 
 @pytest.fixture(autouse=True)
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "can_record", lambda device: True)
+    monkeypatch.setattr(scheduler, "can_record", lambda device: True)
     monkeypatch.setattr(graphs, "Recorder", Again)
 
 
@@ -107,7 +107,7 @@ def test_2_new_weights() -> None:
 def test_3_computed_as_usual(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model(context=1024)
     if limit == "arenas":
-        monkeypatch.setattr(server, "FIRST_SHARE", 0.0)
+        monkeypatch.setattr(scheduler, "FIRST_SHARE", 0.0)
         plain = BlockStore.__init__
         monkeypatch.setattr(BlockStore, "__init__", lambda self, **given: plain(self, **given | {"first_bytes": 0}))
     if limit == "bytes":

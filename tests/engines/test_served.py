@@ -27,13 +27,13 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data.protocols import Engine
+from palaestra.data.protocols.engine import Engine
 from palaestra.engines import InProcessEngine
-from palaestra.engines.served.dialect import Piece
-from palaestra.engines.served.engine import ServedEngine, _Unsure
-from palaestra.engines.served.fleet import Fleet, Served
-from palaestra.engines.served.sglang import SGLangEngine
-from palaestra.engines.served.vllm import VLLM, VLLMEngine
+from palaestra.engines.external.dialect import Piece
+from palaestra.engines.external.engine import ServedEngine, _Unsure
+from palaestra.engines.external.fleet import Fleet, Served
+from palaestra.engines.external.sglang import SGLangEngine
+from palaestra.engines.external.vllm import VLLM, VLLMEngine
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, RecipeError
 from palaestra.models.adapters import add_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm

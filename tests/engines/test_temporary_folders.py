@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from palaestra.engines.served.fleet import Fleet
+from palaestra.engines.external.fleet import Fleet
 from palaestra.tools import temporary
 from palaestra.tools.temporary import PREFIX, TemporaryFolder
 
 WEIGHTS = """
-from palaestra.engines.served.fleet import Fleet
+from palaestra.engines.external.fleet import Fleet
 it = Fleet(None, [], folder=None, server_folder=None, base=None, initial=False, patience=1, seconds=1, health_seconds=1)
 it._place("a").mkdir(parents=True)
 """

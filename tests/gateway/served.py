@@ -13,15 +13,15 @@ import numpy as np
 import openai
 
 from palaestra.data import Action, FinishReason
-from palaestra.data.protocols import Engine, Request, Response
+from palaestra.data.protocols.engine import Engine, Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.gateway.app import Single, make_app
 from palaestra.gateway.limits import ServerLimits
 from palaestra.gateway.loops import LoopThread
 from palaestra.gateway.models import ServedModel, ServedModels
 from palaestra.gateway.server import rules_of
-from palaestra.serving.addresses import address_of, bound
-from palaestra.serving.asgi import uvicorn_server
+from palaestra.http.addresses import address_of, bound
+from palaestra.http.asgi import uvicorn_server
 
 Say = Callable[[str], str | np.ndarray]
 NONE = np.zeros(0, np.int32)

@@ -22,12 +22,12 @@ import numpy as np
 import psutil
 import pytest
 
-from palaestra.bound import BoundPart, bind
 from palaestra.chat import FullHistory, LatestOnly
 from palaestra.chat.readers import LastLine
 from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StopReason, Task
 from palaestra.data.table import rows_of
 from palaestra.errors import RecipeError
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.episode import conversation_of
 from palaestra.rollout.programs import roles_of
 from palaestra.rollout.roles import Role, RoleTools
@@ -42,7 +42,7 @@ pytestmark = needs("openai", "fastapi", "uvicorn", "trl")
 if not absent(*pytestmark.args):
     from palaestra.gateway import gate
     from palaestra.gateway.program import outside_agent
-    from palaestra.serving.addresses import address_of
+    from palaestra.http.addresses import address_of
     from tests.chat.conversations import Recorder, find, policy_of
     from tests.gateway.served import Scripted, engine_of
     from tests.gateway.some_agents import COMMAND

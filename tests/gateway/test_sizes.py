@@ -28,7 +28,7 @@ if not absent(*pytestmark.args):
     from palaestra.gateway import limits as server_limits
     from palaestra.gateway.limits import ServerLimits
     from palaestra.gateway.sizes import ESCAPED, SPARE, Sizes
-    from palaestra.serving.rules import Refusal
+    from palaestra.http.rules import Refusal
     from tests.chat.conversations import policy_of
     from tests.gateway.served import Scripted, model_of, serving
     from tests.gateway.test_outside_agent import fault, played, setup_of

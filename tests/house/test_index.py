@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
-from palaestra import index
 from palaestra.catalogue import Declaration, heads
 from palaestra.catalogue.scan import is_registration
 from palaestra.errors import ContractError
-from palaestra.registry import part
+from palaestra.registry import part, source_search
 from tests.house.source_text import PACKAGE, ROOT, package_files, tree
 from tests.registered import declared
 
@@ -28,7 +27,9 @@ from tests.registered import declared
 def test_1_every_registration_is_found() -> None:
     files = package_files()
     calls = [node for path in files for node in ast.walk(tree(path)) if is_registration(node)]
-    found = {(slot, name): target for slot, names in index.search(PACKAGE).items() for name, target in names.items()}
+    found = {
+        (slot, name): target for slot, names in source_search.search(PACKAGE).items() for name, target in names.items()
+    }
     assert len(calls) == len(found) == len(declared())
     assert found == {(part.slot, part.name): part.target for part in declared()}
 
@@ -44,15 +45,15 @@ def test_2_two_parts_of_one_name(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(text.format("one"))
     (tmp_path / "two.py").write_text(text.format("two"))
     with pytest.raises(ContractError, match="one:one is already the advantage `twice`"):
-        index.search(tmp_path)
+        source_search.search(tmp_path)
 
 
 def test_3_a_wheels_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = {"parts": index.search(PACKAGE), "systems": {}}
+    stored = {"parts": source_search.search(PACKAGE), "systems": {}}
     (tmp_path / "index.json").write_text(json.dumps(stored))
-    monkeypatch.setattr(index, "INDEX", tmp_path / "index.json")
-    monkeypatch.setattr(index, "PACKAGE", tmp_path)
-    assert index.known_parts() == stored["parts"]
+    monkeypatch.setattr(source_search, "INDEX", tmp_path / "index.json")
+    monkeypatch.setattr(source_search, "PACKAGE", tmp_path)
+    assert source_search.known_parts() == stored["parts"]
 
 
 def test_3_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:

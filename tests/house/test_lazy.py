@@ -22,7 +22,7 @@ def imported(code: str) -> str:
 
 def command(*arguments: str) -> str:
     return (
-        f"import sys\nsys.argv = ['palaestra', *{arguments!r}]\nfrom palaestra.cli import main\n"
+        f"import sys\nsys.argv = ['palaestra', *{arguments!r}]\nfrom palaestra.commands.cli import main\n"
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code"
     )
 

@@ -20,7 +20,7 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/catalogue/systems.py": "PyYAML's loaders",
     "palaestra/chat/render.py": "tokenizers of transformers",
     "palaestra/chat/renderers.py": "tokenizers of transformers",
-    "palaestra/cli.py": "click's errors",
+    "palaestra/commands/cli.py": "click's errors",
     "palaestra/data/abilities.py": "the one place that asks environments",
     "palaestra/envs/adapters/": "objects of other libraries",
     "palaestra/models/attention.py": "configurations of transformers",

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.columns import REQUIRED
 from palaestra.data import Iteration, StepTable
 from palaestra.registry import Part, index, part
+from palaestra.registry.column_names import REQUIRED
 from tests.golden_cases import GoldenCase, golden_cases
 from tests.registered import target
 

@@ -1,5 +1,5 @@
-"""Servers: (1) only `palaestra/serving` opens a socket that listens or runs a server of a library; (2) every module
-that lets it open one is a subject of the battery in tests/serving; (3) both rules can fail.
+"""Servers: (1) only `palaestra/http` opens a socket that listens or runs a server of a library; (2) every module
+that lets it open one is a subject of the battery in tests/http; (3) both rules can fail.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_every_server_passes_the_battery() -> None:  # rule 2
         for path in package_files()
         if re.search(r"^from palaestra\.serving\.addresses import .*\bbound\b", path.read_text("utf-8"), re.MULTILINE)
     }
-    listed = (ROOT / "tests/serving/subjects.py").read_text(encoding="utf-8").partition("SUBJECTS: ")[2]
+    listed = (ROOT / "tests/http/subjects.py").read_text(encoding="utf-8").partition("SUBJECTS: ")[2]
     assert using == set(re.findall(r'^    "(palaestra/[^"]+)": \w+,$', listed, re.MULTILINE)) != set()
 
 
@@ -74,4 +74,4 @@ def test_servers_are_found() -> None:  # rule 3
         "loop.create_server(f)\n",
     ):
         assert list(opened(bad)), bad
-    assert not list(opened("from palaestra.bound import bind\nbind(slot, part)\nmatch.listen()\n"))
+    assert not list(opened("from palaestra.registry.bound import bind\nbind(slot, part)\nmatch.listen()\n"))

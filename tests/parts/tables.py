@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palaestra.columns import is_output
 from palaestra.data import StepTable
 from palaestra.registry import Part
+from palaestra.registry.column_names import is_output
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from palaestra.data import TokenBatch
 from palaestra.errors import ContractError, MissingColumn
-from palaestra.options import Aggregation
 from palaestra.registry import Part
+from palaestra.registry.options import Aggregation
 from palaestra.testing import check_loss
 from tests.fake_device import FakeDevice
 from tests.parts.batches import batches, filled, quick, with_columns_of

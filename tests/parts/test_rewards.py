@@ -15,10 +15,10 @@ from hypothesis import given
 
 from palaestra import registry
 from palaestra.algebra import total_return
-from palaestra.bound import BoundPart, bind
 from palaestra.data import Iteration, StepTable
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
 from palaestra.parts.rewards import cut_outcome, environment, invalid_penalty, outcome
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.systems.multi_turn_guide import dense_normalized
 from palaestra.systems.ppr.renorm import renorm
 from tests.messages import told

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pytest
 
-from palaestra.columns import FROM_EPISODES
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError, UnknownName
 from palaestra.recipe import load
+from palaestra.registry.column_names import FROM_EPISODES
 from tests.messages import told
 
 

@@ -11,12 +11,12 @@ from typing import Any, get_args
 import pytest
 
 from palaestra import registry
-from palaestra.clashes import PartPattern, SettingPattern
 from palaestra.errors import RecipeError
-from palaestra.index import known_parts
-from palaestra.options import Aggregation
 from palaestra.recipe import load
 from palaestra.registry import STAGES
+from palaestra.registry.clashes import PartPattern, SettingPattern
+from palaestra.registry.options import Aggregation
+from palaestra.registry.source_search import known_parts
 
 BASE: dict[str, Any] = {
     "environment": "toolcalc",

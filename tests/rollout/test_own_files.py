@@ -21,11 +21,10 @@ from typing import Any
 
 import pytest
 
-from palaestra import own_files
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory
 from palaestra.errors import ContractError, RecipeError, missing_extra
 from palaestra.recipe import load
-from palaestra.registry import part
+from palaestra.registry import part, user_files
 from palaestra.rollout.programs import demonstrate
 from palaestra.rollout.programs import play as playing
 from palaestra.rollout.roles import Role
@@ -217,7 +216,7 @@ def test_4_one_name_in_all_processes(own: Path) -> None:
     world = part("environment", "own world.py:World").target
     assert names == {world.__module__ + "\n"}
     assert part("environment", f"{own}/own world.py:World").target is world  # one file, one module
-    assert own_files.user_files()[world.__module__] == str(own / "own world.py")
+    assert user_files.user_files()[world.__module__] == str(own / "own world.py")
     assert type(pickle.loads(pickle.dumps(world()))) is world
     assert str(pickle.loads(pickle.dumps(missing_extra("a", extra="b", needed_for="c")))).startswith("c\n")
 

@@ -469,7 +469,7 @@ def test_an_import(
 CLOSING = """
 import sys
 from palaestra.boundary.process import protected
-from palaestra.terminal import tell
+from palaestra.process.terminal import tell
 
 with protected("a rollout"), protected("reward mine"):
     sys.stdout.close()

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palaestra.bound import BoundPart, bind
 from palaestra.data import Observation, Play, RunSetup, Trajectory
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.programs import demonstration_of
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner

@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, Observation, Play, RunSetup, Trajectory
-from palaestra.data.protocols import Policy, Response, Session
+from palaestra.data.protocols.engine import Response
+from palaestra.data.protocols.policy import Policy, Session
 from palaestra.errors import RecipeError
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.programs import demonstration_of, roles_of
 from palaestra.rollout.roles import Role
 from palaestra.rollout.runner import EpisodeRunner

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import palaestra.training.start as start
-from palaestra.bound import BoundPart
 from palaestra.errors import CheckpointError
 from palaestra.models import pretrained
 from palaestra.recipe import load
+from palaestra.registry.bound import BoundPart
 from palaestra.training.warm_start import Clones
 from tests.training.conftest import ECHO, final_weights
 

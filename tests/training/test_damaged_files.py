@@ -21,10 +21,11 @@ import pytest
 from palaestra.api import Run
 from palaestra.commands import evaluate, explain, export
 from palaestra.commands import train as train_command
+from palaestra.commands.launch.arms import ArmRun
 from palaestra.errors import PalaestraError
 from palaestra.evaluation.report import write_report
-from palaestra.launch.arms import ArmRun
 from palaestra.recipe import load
+from palaestra.registry.trust import SIGNATURE
 from palaestra.store.folder import (
     EVALUATIONS,
     JOURNAL,
@@ -38,7 +39,6 @@ from palaestra.store.folder import (
 )
 from palaestra.store.journal import Journal
 from palaestra.training.start import train
-from palaestra.trust import SIGNATURE
 from tests.extras import some
 from tests.messages import told
 

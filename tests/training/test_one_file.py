@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, Batch, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols import Request
+from palaestra.data.protocols.engine import Request
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.training.loop import prepare
 from palaestra.training.stages import Stages
 from palaestra.training.updates import Updater

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.bound import BoundPart, bind
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.training.passes import PassPlan, Reader, plan_passes, reader
 
 GIVES = ("logprob", "entropy", "value")

@@ -407,4 +407,4 @@ def test_10_one_message(tmp_path: Path, words: list[str], message: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.count(message) == 1, done.stderr
-    assert "palaestra/cli.py" not in done.stderr and "Connection closed" not in done.stderr
+    assert "palaestra/commands/cli.py" not in done.stderr and "Connection closed" not in done.stderr

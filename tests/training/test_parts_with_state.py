@@ -22,13 +22,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.bound import BoundPart, bind
 from palaestra.data import Batch, Iteration, StepTable, TokenBatch
 from palaestra.data.batches import micro_batches, mini_batches
-from palaestra.data.protocols import StatefulPart
+from palaestra.data.protocols.learning import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal
 from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.training.stages import started
 from tests.training.conftest import curve, final_weights, stopped_before
 

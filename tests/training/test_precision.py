@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from palaestra.bound import BoundPart, bind
 from palaestra.data import RunSetup
 from palaestra.models.precision import set_dtype
 from palaestra.parts.optimizers import AdamW
 from palaestra.policies.adapter import AdapterPolicy
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.store.folder import RunFolder
 from palaestra.testing import TinyModel
 from palaestra.training.master_weights import MasterWeights

@@ -19,8 +19,8 @@ from palaestra.commands import explain, plan, train
 from palaestra.errors import MissingExtra, PalaestraError, RecipeError
 from palaestra.models.causal_lm import make_causal_lm
 from palaestra.models.tokenizer import train_tokenizer
-from palaestra.own_text import signatures_only
 from palaestra.recipe import load
+from palaestra.registry.signatures import signatures_only
 from palaestra.training.preflight import check_start
 from tests.chat.templates import PATHS, with_template
 from tests.messages import told

@@ -22,9 +22,9 @@ import pytest
 import torch
 
 from palaestra.data.ranks import Ranks
-from palaestra.engines.served.engine import ServedEngine
-from palaestra.engines.served.sglang import SGLangEngine
-from palaestra.engines.served.vllm import VLLMEngine
+from palaestra.engines.external.engine import ServedEngine
+from palaestra.engines.external.sglang import SGLangEngine
+from palaestra.engines.external.vllm import VLLMEngine
 from palaestra.errors import PalaestraError
 from palaestra.models.adapters import add_adapter, named_tensors
 from palaestra.models.causal_lm import load_causal_lm

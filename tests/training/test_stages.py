@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.bound import BoundPart, bind
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.training.stages import (
     Stages,
     assign_credit,

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.bound import BoundPart, bind
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.training.updates import Updater
 from tests.parts.batches import filled
 from tests.training.conftest import ECHO, curve, final_weights, stopped_before

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from palaestra.bound import BoundPart, bind, bind_all
 from palaestra.data import Action, Batch, Iteration, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.policies.language import LanguagePolicy
+from palaestra.registry.bound import BoundPart, bind, bind_all
 from palaestra.training.loop import prepare
 from palaestra.training.stages import Stages
 from palaestra.training.updates import Updater

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from palaestra.columns import FLAGS, FROM_EPISODES, KEYS, LABELS
 from palaestra.envs.adapters.spaces import MASK
+from palaestra.registry.column_names import FLAGS, FROM_EPISODES, KEYS, LABELS
 
 LOG = logging.getLogger("palaestra.adapters")
 SUCCESS = ("is_success", "success")  # names that environments use for it

@@ -25,8 +25,8 @@ from typing import Any, Literal
 import pydantic
 
 from palaestra.errors import EpisodeFailure, InvalidData, MissingExtra, PalaestraError, RecipeError, nearest
-from palaestra.options import check_options
 from palaestra.registry import Part, part
+from palaestra.registry.options import check_options
 
 SLOT = "verifier"
 LIBRARY = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ from torch import Tensor
 from palaestra.algebra import coefficients
 from palaestra.data import StepTable, TokenBatch
 from palaestra.errors import InvalidData, MissingColumn, RecipeError
-from palaestra.options import Aggregation
 from palaestra.parts.estimators import grpo
 from palaestra.parts.losses import ppo_clip
+from palaestra.registry.options import Aggregation
 from palaestra.systems.arpo.entropy_aware import entropy_aware
 from palaestra.systems.arpo.shared_prefix import shared_prefix
 from tests.messages import told

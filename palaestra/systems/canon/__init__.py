@@ -17,11 +17,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_mean, segment_rank, segment_sum, total_return, uniform_per_unit
-from palaestra.clashes import Clash, PartPattern
 from palaestra.data import Iteration, Key, StepTable
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Columns, Fraction, PositiveInt, register
+from palaestra.registry.clashes import Clash, PartPattern
 
 Metric = Literal["entropy", "length", "random"]
 Steps = Annotated[int, pydantic.Field(ge=0)]

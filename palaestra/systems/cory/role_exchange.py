@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from palaestra.bound import BoundPart
 from palaestra.data import Batch, Iteration, RunSetup
-from palaestra.data.protocols import Learner
+from palaestra.data.protocols.learning import Learner
 from palaestra.errors import RecipeError, nearest
 from palaestra.registry import PositiveInt, register
+from palaestra.registry.bound import BoundPart
 from palaestra.rollout.programs import roles_of
 from palaestra.training.policy_gradient import PolicyGradient, make_optimizer
 from palaestra.training.settings import RunSettings

@@ -19,11 +19,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from palaestra.algebra import segment_count, segment_sum
-from palaestra.clashes import Clash, PartPattern
 from palaestra.data import Iteration, Key, StepTable, derive
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.rewards import outcomes_of
 from palaestra.registry import Positive, PositiveInt, register
+from palaestra.registry.clashes import Clash, PartPattern
 
 WHERE = "selection: resample_on_correct"
 NO_CALL = 0.5  # the share of errors of a trajectory without calls

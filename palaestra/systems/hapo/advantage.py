@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from palaestra.algebra import Peers, segment_range, total_return
-from palaestra.clashes import Clash, SettingPattern
 from palaestra.data import StepTable
 from palaestra.registry import Degrees, Positive, register
+from palaestra.registry.clashes import Clash, SettingPattern
 
 
 @register(

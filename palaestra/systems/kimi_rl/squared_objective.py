@@ -8,9 +8,9 @@ from torch import Tensor
 
 from palaestra.algebra import kl_estimate, segment_count
 from palaestra.algebra.aggregation import unit_key
-from palaestra.clashes import Clash, SettingPattern
 from palaestra.data import TokenBatch
 from palaestra.registry import Positive, register
+from palaestra.registry.clashes import Clash, SettingPattern
 
 
 @register(

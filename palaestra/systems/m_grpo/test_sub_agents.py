@@ -22,10 +22,11 @@ from typing import Any
 import pytest
 import torch
 
-from palaestra.bound import BoundPart, bind
 from palaestra.data import Action, Iteration, Observation, StepTable, Trajectory
-from palaestra.data.protocols import Policy, Response, Session
+from palaestra.data.protocols.engine import Response
+from palaestra.data.protocols.policy import Policy, Session
 from palaestra.envs.probes.sums import Sums
+from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.roles import Role
 from palaestra.systems.m_grpo.advantage import m_grpo as m_grpo_part
 from palaestra.systems.m_grpo.hierarchical import hierarchical

@@ -21,8 +21,8 @@ from palaestra.envs.kit.refusals import Refusals
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import started
 from palaestra.errors import RecipeError, nearest
-from palaestra.options import Files
 from palaestra.registry import Positive, PositiveInt, part, register
+from palaestra.registry.options import Files
 from palaestra.tools import Tool, Toolbox
 
 AGENT = "player"

@@ -33,8 +33,8 @@ from palaestra.envs.kit.manuals import turn_limit, write_manual
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import unstarted
 from palaestra.errors import InvalidData
-from palaestra.options import Files
 from palaestra.registry import PositiveInt, register
+from palaestra.registry.options import Files
 
 AGENT = "player"
 NAME = "textworld"

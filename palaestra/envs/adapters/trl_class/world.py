@@ -28,8 +28,8 @@ from palaestra.envs.kit.randomness import Randomness
 from palaestra.envs.kit.results import single
 from palaestra.envs.kit.state import unstarted
 from palaestra.errors import ContractError
-from palaestra.options import Files
 from palaestra.registry import PositiveInt, part, register
+from palaestra.registry.options import Files
 from palaestra.tools import Toolbox
 from palaestra.tools.calls import Parsed
 

@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from palaestra.serving.addresses import LOOPBACK, address_of, bound
-from palaestra.serving.asgi import Receive, Send, begin, send_json, uvicorn_server
-from palaestra.serving.bodies import Apart, json_of
-from palaestra.serving.rules import Limits, Refusal, Rules
+from palaestra.http.addresses import LOOPBACK, address_of, bound
+from palaestra.http.asgi import Receive, Send, begin, send_json, uvicorn_server
+from palaestra.http.bodies import Apart, json_of
+from palaestra.http.rules import Limits, Refusal, Rules
 
 MODEL = "policy"
 SESSION = "X-Session-ID"  # verifiers sends the id of the trace under this name

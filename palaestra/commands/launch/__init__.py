@@ -1,0 +1,1 @@
+"""Starts runs as processes: the arms of a comparison."""

@@ -1,0 +1,1 @@
+"""What the kinds of parts promise each other, by subject."""

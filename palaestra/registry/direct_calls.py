@@ -22,6 +22,7 @@ from palaestra.registry.options import (
 
 
 def check_calls_of_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose calls by hand check their options."""
     where, owner = f"{function.__name__}(…)", f"`{function.__name__}`"
     by_name, groups = _given_by_name(function), groups_of(function)
 
@@ -39,6 +40,7 @@ def check_calls_of_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_calls_of_class(cls: Any) -> Any:
+    """The same class. Making an object of it by hand checks the options."""
     plain, by_name, groups = cls.__init__, _given_by_name(cls), groups_of(cls)
 
     @functools.wraps(plain)

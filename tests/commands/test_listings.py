@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from palaestra.commands import doctor, extras
-from palaestra.registry import names
+from palaestra.commands import doctor
+from palaestra.registry import extras, names
 from palaestra.tools.sandbox import Found, Guarantees, Threat
 from tests.commands.conftest import Command
 from tests.extras import skip_without

@@ -19,7 +19,7 @@ CALLS = {
 MODULES = ("uvicorn", "hypercorn", "http.server", "socketserver", "wsgiref", "aiohttp.web", "websockets.server")
 OF_SOCKETS = {"bind", "listen"}
 SUSPECT = re.compile("|".join([*CALLS, "socket", *(module.partition(".")[0] for module in MODULES)]))  # else not parsed
-ALLOWED = PACKAGE / "serving"
+ALLOWED = PACKAGE / "http"
 
 
 def name_of(call: ast.Call) -> str:
@@ -58,7 +58,7 @@ def test_every_server_passes_the_battery() -> None:  # rule 2
     using = {
         path.relative_to(ROOT).as_posix()
         for path in package_files()
-        if re.search(r"^from palaestra\.serving\.addresses import .*\bbound\b", path.read_text("utf-8"), re.MULTILINE)
+        if re.search(r"^from palaestra\.http\.addresses import .*\bbound\b", path.read_text("utf-8"), re.MULTILINE)
     }
     listed = (ROOT / "tests/http/subjects.py").read_text(encoding="utf-8").partition("SUBJECTS: ")[2]
     assert using == set(re.findall(r'^    "(palaestra/[^"]+)": \w+,$', listed, re.MULTILINE)) != set()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palaestra import registry
+from palaestra.registry import SLOTS, lookup
 
 PARTS = """
 from palaestra.registry import Discount, PositiveInt, register
@@ -145,13 +145,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "parts.py"
     file.write_text(PARTS)
-    index: dict[str, dict[str, str]] = {slot: {} for slot in registry.SLOTS}
+    index: dict[str, dict[str, str]] = {slot: {} for slot in SLOTS}
     for line in PARTS.splitlines():
         if line.startswith("@register"):
             slot, name = line.split('"')[1::2][:2]
         elif line.startswith(("class ", "def ")):
             index[slot][name] = f"{file}:{line.split()[1].split('(')[0].rstrip(':')}"
-    monkeypatch.setattr(registry, "index", lambda: index)
+    monkeypatch.setattr(lookup, "index", lambda: index)
     return tmp_path
 
 

@@ -33,10 +33,6 @@ def test_unknown_key(message) -> None:  # rule 1
     message("policies: {main: {polcy: words}}\n", says="`polcy`")
 
 
-def test_former_key(message) -> None:  # rule 1
-    message('agents: {"*": {}, a: {seat: b}}', says="`agents.a.seat`")
-
-
 def test_unknown_key_on_the_command_line(message) -> None:  # rule 1
     message("", "rolout.group=4", says="`rolout`")
 
@@ -153,16 +149,13 @@ def test_a_reference_for_each_policy_concerned(base, message) -> None:  # rule 1
 
 def test_abilities_of_environments(base, write, message) -> None:  # rules 10 and 14
     part = "from palaestra.registry import register\n@register('strategy', 'f', uses=('{}',))\nclass F: ...\n"
-    write("new.py", part.format("snapshot")), write("old.py", part.format("restore"))
+    write("new.py", part.format("snapshot"))
     write("other.py", part.format("expert")), write("maker.py", "def make(): ...\n")
     load([base], ["environment=riddle", "strategy=other.py:F"])  # without a list, by the methods of the class
     load([base], ["environment=maker.py:make", "strategy=new.py:F"])
     said = message("strategy: new.py:F\n")
     assert "`new.py:F` uses `snapshot` of the environment, and `yard` has none." in said
     assert "• give `yard` the ability `snapshot`" in said
-    message("strategy: old.py:F\n", says="`old.py:F`")
-    write("former.py", part.format("snapshot").replace("uses", "reads").replace("snapshot", "value_end"))
-    message("strategy: former.py:F\n", says="`former.py:F`")
 
 
 def test_no_expert_to_imitate(base, message) -> None:  # rule 12

@@ -10,10 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
-from palaestra import registry
 from palaestra.errors import RecipeError
 from palaestra.recipe import load
-from palaestra.registry import STAGES
+from palaestra.registry import SLOTS, STAGES, lookup
 from palaestra.registry.clashes import PartPattern, SettingPattern
 from palaestra.registry.options import Aggregation
 from palaestra.registry.source_search import known_parts
@@ -81,7 +80,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own registry, in place of the tiny one of this room."""
     slots = known_parts()
-    monkeypatch.setattr(registry, "index", lambda: {slot: slots.get(slot, {}) for slot in registry.SLOTS})
+    monkeypatch.setattr(lookup, "index", lambda: {slot: slots.get(slot, {}) for slot in SLOTS})
     monkeypatch.chdir(tmp_path)
 
 
@@ -108,7 +107,7 @@ def test_fine(layer: dict[str, Any]) -> None:  # rule 2
 
 
 def test_they_name_what_exists() -> None:  # rule 3
-    parts = [registry.part(slot, name) for slot in STAGES | {"loss"} for name in known_parts()[slot]]
+    parts = [lookup.part(slot, name) for slot in STAGES | {"loss"} for name in known_parts()[slot]]
     found = [clash for part in parts for clash in part.clashes]
     assert len(found) >= len(REFUSED) - 1
     for choice in (clash.other for clash in found):
@@ -116,4 +115,4 @@ def test_they_name_what_exists() -> None:  # rule 3
             assert choice.key == "aggregate.how" and set(choice.values) <= set(get_args(Aggregation))
         elif isinstance(choice, PartPattern):
             for name in choice.names or ("grpo",):
-                assert set(choice.options) <= set(registry.part(choice.slot, name).options.model_fields)
+                assert set(choice.options) <= set(lookup.part(choice.slot, name).options.model_fields)

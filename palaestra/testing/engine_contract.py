@@ -336,7 +336,7 @@ def _put(model: Any, weights: dict[str, Tensor]) -> None:
 def _must(holds: bool, what: str) -> None:
     if not holds:
         raise ContractError(
-            where="engine", what=f"{what}.", remedy="`help(palaestra.data.protocols.Engine)` has the rules."
+            where="engine", what=f"{what}.", remedy="`help(palaestra.data.protocols.engine.Engine)` has the rules."
         )
 
 

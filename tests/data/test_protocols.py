@@ -41,7 +41,7 @@ def test_1_complete() -> None:
     with pytest.raises(ContractError) as caught:
         complete(object(), Context, where="context: mine")
     assert caught.value.where == "context: mine" and caught.value.what == "object has no `start`."
-    assert "class object(Context)" in caught.value.remedy and "palaestra.data.protocols" in caught.value.remedy
+    assert "class object(Context)" in caught.value.remedy and "palaestra.data.protocols.context" in caught.value.remedy
 
 
 def test_2_nothing_is_run() -> None:

@@ -29,7 +29,7 @@ from palaestra.recipe import load
 from palaestra.store.folder import RECIPE, RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, MetricsLog
 from palaestra.systems.pfsp.opponents import Pool
-from palaestra.training.monitor import Panel
+from palaestra.training.monitor.panel import Panel
 from palaestra.training.start import train
 
 RESULTS = Path(__file__).parent / "results" / "self_play"

@@ -33,7 +33,7 @@ from palaestra.evaluation.statistics import Interval, t_interval, wilson_interva
 from palaestra.recipe import load
 from palaestra.registry.bound import BoundPart, bind
 from palaestra.store.folder import RunFolder
-from palaestra.training.monitor import Panel
+from palaestra.training.monitor.panel import Panel
 from palaestra.training.settings import RunSettings
 
 ROOT = Path(__file__).resolve().parent.parent

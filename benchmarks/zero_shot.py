@@ -30,7 +30,7 @@ from palaestra.commands.runs import resolve
 from palaestra.data import Trajectory
 from palaestra.models.pretrained import SMOLLM2
 from palaestra.registry.bound import BoundPart, bind
-from palaestra.training.monitor import Panel
+from palaestra.training.monitor.panel import Panel
 from palaestra.training.settings import PolicySettings
 from palaestra.training.setup import build_setup
 

@@ -27,7 +27,8 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.json_text import to_document
 from palaestra.training.checkpoint import read_state
-from palaestra.training.monitor import Panel, team_metrics
+from palaestra.training.monitor.metrics import team_metrics
+from palaestra.training.monitor.panel import Panel
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup
 

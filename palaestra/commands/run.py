@@ -19,7 +19,8 @@ from palaestra.evaluation.tables import cell
 from palaestra.process.terminal import visible
 from palaestra.recipe import Recipe, load, packaged, split_arguments
 from palaestra.recipe.sources import PLAYED
-from palaestra.training.monitor import Panel, spent
+from palaestra.training.monitor.metrics import spent
+from palaestra.training.monitor.panel import Panel
 from palaestra.training.progress import Progress
 from palaestra.training.settings import RunSettings
 from palaestra.training.setup import build_setup

@@ -19,7 +19,9 @@ from palaestra.store.episodes import EpisodeLog
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES, MetricsLog
 from palaestra.training.checkpoint import RunState, load_checkpoint
-from palaestra.training.monitor import Guard, Movement, Panel, Teamwork, measure, spent
+from palaestra.training.monitor.guards import Guard, Movement, Teamwork
+from palaestra.training.monitor.metrics import measure, spent
+from palaestra.training.monitor.panel import Panel
 from palaestra.training.parallel import refuse_interrupted
 from palaestra.training.passes import fill_columns, plan_passes, reader
 from palaestra.training.progress import Progress

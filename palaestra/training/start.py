@@ -30,7 +30,7 @@ from palaestra.training.checkpoint import (
 )
 from palaestra.training.loop import Trainer
 from palaestra.training.memory import needs_of, refuse_what_cannot_fit, with_budget
-from palaestra.training.monitor import Panel, closing_line
+from palaestra.training.monitor.panel import Panel, closing_line
 from palaestra.training.parallel import (
     SharedRunner,
     device_of_rank,

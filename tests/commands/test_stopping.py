@@ -43,12 +43,12 @@ MOMENTS: dict[str, Moment] = {
     "demonstrations": ("palaestra.training.warm_start:demonstrated", 1, None, None),
     "cloning": ("palaestra.parts.optimizers:AdamW.step", 2, None, None),
     "first checkpoint": ("palaestra.training.checkpoint:save_weights", 1, 0, None),
-    "first evaluation": ("palaestra.training.monitor:summarize", 1, 0, 0),
+    "first evaluation": ("palaestra.training.monitor.panel:summarize", 1, 0, 0),
     "rollout": ("palaestra.policies.language_sampler:LanguageSession.act", 12, 0, 0),
     "stages": ("palaestra.training.loop:prepare", 2, 2, 0),
     "update": ("palaestra.training.updates:Updater.update", 3, 3, 0),
     "log": ("palaestra.store.metrics:MetricsLog.append", 3, 3, 0),
-    "evaluation": ("palaestra.training.monitor:summarize", 2, 2, 0),
+    "evaluation": ("palaestra.training.monitor.panel:summarize", 2, 2, 0),
     "episodes of an evaluation": ("palaestra.store.episodes:EpisodeLog.append", 2, 2, 0),
     "last checkpoint": ("palaestra.store.folder:RunFolder.write_checkpoint", 2, 5, 0),
     "report": ("palaestra.training.saving:write_report", 1, 5, 5),
@@ -330,7 +330,7 @@ def test_6_an_evaluation(
     run: Path, palaestra: Command, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     with monkeypatch.context() as patch:
-        at("palaestra.training.monitor:summarize", 1, lambda: signal.raise_signal(number), patch)
+        at("palaestra.training.monitor.panel:summarize", 1, lambda: signal.raise_signal(number), patch)
         done = palaestra("eval", "stopped.yaml")
     assert done.code == 128 + number and done.err.strip() == "stopped"
 

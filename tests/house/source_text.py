@@ -34,7 +34,8 @@ def text_files() -> Iterator[Path]:
     """Everything that people read: code, documentation, recipes."""
     for folder in FOLDERS:
         yield from (path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in TEXTS)
-    yield from (path for path in sorted(ROOT.iterdir()) if path.is_file() and path.suffix in (*TEXTS, ""))
+    beside = (path for path in sorted(ROOT.iterdir()) if path.is_file() and path.name != ".git")
+    yield from (path for path in beside if path.suffix in (*TEXTS, ""))
 
 
 def shown(path: Path) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from palaestra.algebra import segment_mean
 from palaestra.data import StepTable
 from palaestra.parts.estimators import dr_mas
-from palaestra.training.monitor import signal_metrics
+from palaestra.training.monitor.metrics import signal_metrics
 from palaestra.training.stages import assign_credit
 from tests.parts.tables import close, quick, tables
 

@@ -24,7 +24,7 @@ from palaestra.parts.filters import center, clip_advantage, whiten
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.systems.gigpo import gigpo
-from palaestra.training.monitor import signal_metrics
+from palaestra.training.monitor.metrics import signal_metrics
 from palaestra.training.stages import assign_credit
 from palaestra.training.start import train
 from tests.messages import told

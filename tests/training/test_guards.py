@@ -31,7 +31,7 @@ from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.checkpoint import STATE
 from palaestra.training.loop import Trainer
-from palaestra.training.monitor import Guard
+from palaestra.training.monitor.guards import Guard
 from palaestra.training.policy_gradient import refuse_exploded, weight_norm
 from palaestra.training.start import train
 

@@ -19,7 +19,7 @@ from palaestra.data.task import content_digest
 from palaestra.envs.probes.sums import Sums
 from palaestra.envs.worlds.dataset.records import read_records
 from palaestra.recipe import load
-from palaestra.training.monitor import Panel
+from palaestra.training.monitor.panel import Panel
 from palaestra.training.setup import build_setup
 from tests.commands.conftest import SMALL, Command, palaestra
 

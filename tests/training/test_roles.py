@@ -22,7 +22,8 @@ from palaestra.errors import ContractError, NoSignal, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.programs import acted_by, play, roles_of
 from palaestra.store.metrics import MetricsLog
-from palaestra.training.monitor import Teamwork, team_metrics
+from palaestra.training.monitor.guards import Teamwork
+from palaestra.training.monitor.metrics import team_metrics
 from palaestra.training.setup import build_setup
 from palaestra.training.start import train
 from palaestra.training.updates import Updater

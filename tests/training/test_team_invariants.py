@@ -30,7 +30,7 @@ from palaestra.parts.optimizers import AdamW
 from palaestra.recipe import load
 from palaestra.store.metrics import MetricsLog
 from palaestra.systems.loop import loop
-from palaestra.training.monitor import signal_metrics
+from palaestra.training.monitor.metrics import signal_metrics
 from palaestra.training.stages import assign_credit
 from palaestra.training.start import train
 from tests.parts.tables import NEEDED, tables

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from palaestra.data import Batch, Iteration, Trajectory
 from palaestra.recipe import load
 from palaestra.training.loop import Trainer
-from palaestra.training.monitor import spent
+from palaestra.training.monitor.metrics import spent
 from palaestra.training.start import train
 from palaestra.training.updates import Updater
 from tests.training.conftest import curve, final_weights, stopped_before

@@ -46,7 +46,7 @@ from palaestra.rollout.strategies import RolloutContext
 from palaestra.rollout.vector import VectorRunner
 from palaestra.systems.arpo.branching import Branching
 from palaestra.testing import EchoEnvironment, ScriptedPolicy, TinyModel
-from palaestra.training.monitor import spent
+from palaestra.training.monitor.metrics import spent
 from tests.messages import told
 
 GROUP = 8

@@ -1,0 +1,1 @@
+"""What a run reports of its iterations, and what stops it."""

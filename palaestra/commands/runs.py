@@ -9,6 +9,7 @@ from palaestra.data import RunSetup
 from palaestra.errors import CheckpointError, RunFolderError
 from palaestra.process.terminal import say, visible
 from palaestra.recipe import Recipe, is_recipe, load, split_arguments
+from palaestra.recipe.loading import smoked
 from palaestra.recipe.origins import folder_override
 from palaestra.registry.signatures import reads_only
 from palaestra.registry.trust import is_as_written, refuse_code_of
@@ -37,7 +38,7 @@ def resolve(arguments: Sequence[str], *, smoke: bool = False) -> Recipe:
         return load(files, overrides, smoke=smoke)
     written = recipe_of(folder)
     if smoke:
-        return written.with_overrides(overrides).smoked()
+        return smoked(written.with_overrides(overrides))
     return written.with_overrides([*overrides, folder_override("run", str(folder.path))])
 
 

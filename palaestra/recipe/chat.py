@@ -16,20 +16,18 @@ Everything else is the recipe's. Layers after it, and overrides, win over it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.data.abilities import has
 from palaestra.errors import RecipeError
 from palaestra.recipe.layers import override
 from palaestra.recipe.origins import Mark, Node, node_of
+from palaestra.recipe.resolved import Recipe
 from palaestra.recipe.sources import CHAT
 from palaestra.registry import declared
 from palaestra.registry.column_names import ability_of
 from palaestra.rollout.settings import RolloutSettings
 from palaestra.training.settings import PolicySettings, RunSettings
-
-if TYPE_CHECKING:
-    from palaestra.recipe.resolved import Recipe
 
 BASE = "chat"  # the name of the policy below several adapters
 MODEL = "SmolLM2-135M-Instruct"  # which `palaestra model` fetches

@@ -1,7 +1,7 @@
-"""`load` resolves a recipe: from sources and overrides to settings, parts and the origin of every value.
+"""A resolved recipe: settings, parts and the origin of every value.
 
-It merges the layers (`layers.py`), checks them against the schema (`validation.py`), finds the parts (`parts.py`) and
-refuses what cannot run (`feasibility.py`).
+The tree of the layers is checked against the schema (`validation.py`), its parts are found (`parts.py`), and what
+cannot run is refused (`feasibility.py`).
 """
 
 from __future__ import annotations
@@ -15,45 +15,18 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from palaestra.errors import RecipeError, UnknownName, nearest
-from palaestra.recipe.beside import SMOKE, apart, baselines
-from palaestra.recipe.chat import fitted
 from palaestra.recipe.feasibility import check
 from palaestra.recipe.idle import idle_keys
 from palaestra.recipe.layers import Place, default_mark, merge, override, slot_at
-from palaestra.recipe.origins import HERE, WRITTEN_DOWN, Mark, Node, as_layer, folders_in, node_of, read_override
+from palaestra.recipe.origins import HERE, WRITTEN_DOWN, Mark, Node, folders_in, node_of, read_override
 from palaestra.recipe.parts import Entry, RecipePart, used_parts, with_bound
 from palaestra.recipe.running import unread_estimators, unread_keys
-from palaestra.recipe.smoke import small
-from palaestra.recipe.sources import CHAT, Source, read_layers
 from palaestra.recipe.validation import leaves, validate
 from palaestra.registry.bound import BoundPart
 from palaestra.store.folder import OTHER_FORM, is_recipe
 from palaestra.training.settings import RunSettings, default_role
 
 WIDEST = 44  # columns of the table of `explain`; a longer cell pushes its neighbors
-
-
-def load(sources: Sequence[Source], overrides: Sequence[str] = (), *, smoke: bool = False) -> Recipe:
-    """Merge sources from left to right, apply overrides, and check all that can be checked before the run.
-
-    Args:
-        sources: paths, names of packaged recipes (`gigpo`, `gigpo/method.yaml`), mappings, or `chat`, which fits a
-            pretrained model into the sources before it (`palaestra.recipe.chat`). Later sources win, and a source wins
-            over those that its key `extends` names.
-        overrides: such as `rollout.group=16`; the value is YAML.
-        smoke: make everything small (`palaestra.recipe.smoke`).
-
-    Raises: RecipeError or UnknownName, with file and line of the value; MissingExtra.
-    """
-    trees = [tree for source in sources for tree in read_layers(source)]
-    trees = [as_layer(tree, number) for number, tree in enumerate(trees)]
-    top = Mark(" + ".join(tree.mark.source for tree in trees) or "recipe")
-    split = [apart(tree) for tree in trees]
-    beside = [sections for _, sections in split]
-    layers = [*(tree for tree, _ in split), *(found[SMOKE] for found in beside if smoke and SMOKE in found)]
-    recipe = _resolve(_override(Node(reduce(_laid, layers, Node({}, top)).value, top), overrides))
-    recipe = replace(recipe, baselines=baselines(beside))
-    return recipe.smoked() if smoke else recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +52,14 @@ class Recipe:
 
         Raises: as `load`.
         """
-        return _resolve(_override(self.tree, overrides))
-
-    def smoked(self) -> Recipe:
-        """The same recipe with everything small, by the rule of `palaestra.recipe.smoke`.
-
-        Raises: as `load`.
-        """
-        return replace(_resolve(small(self)), baselines=self.baselines)
+        return resolve(overridden(self.tree, overrides))
 
     def baseline(self, name: str) -> Recipe:
         """This recipe with the changes of a baseline.
 
         Raises: as `load`.
         """
-        return _resolve(reduce(merge, self.baselines[name], self.tree))
+        return resolve(reduce(merge, self.baselines[name], self.tree))
 
     def origin(self, path: str) -> str:
         """Where a value was written: `default`, `recipes/gigpo.yaml:11` or `command line`.
@@ -147,7 +113,7 @@ class Recipe:
             folders = (*entries[key].get("folders", ()), HERE)
             mark = Mark(origin, f"{key}: {_written(value)}", folders=folders, layer=WRITTEN_DOWN)
             tree = override(tree, key, node_of(value, mark))
-        return _resolve(tree)
+        return resolve(tree)
 
     def _row(self, path: str) -> Entry:
         if path in self.rows:
@@ -163,25 +129,14 @@ class Recipe:
         )
 
 
-def _laid(former: Node, latter: Node) -> Node:
-    """Lay a layer over the former ones. The layer `chat` is computed from them."""
-    if latter.value != CHAT:
-        return merge(former, latter)
-    if not former.value:
-        raise RecipeError(
-            where=CHAT,
-            what="it fits a pretrained model into the recipe that stands before it, and there is none.",
-            remedy=f"Name the recipe first: `gigpo {CHAT}`.",
-        )
-    return fitted(_resolve(former), latter.mark.layer)
-
-
-def _override(tree: Node, overrides: Sequence[str]) -> Node:
+def overridden(tree: Node, overrides: Sequence[str]) -> Node:
+    """A tree with overrides such as `rollout.group=16`. Raises: RecipeError."""
     folders = tuple(dict.fromkeys(folders_in(tree))) if overrides else ()
     return reduce(lambda former, text: override(former, *read_override(text, folders=folders)), overrides, tree)
 
 
-def _resolve(tree: Node) -> Recipe:
+def resolve(tree: Node) -> Recipe:
+    """The recipe of a tree. Raises: as `palaestra.recipe.load`."""
     written = validate(tree)
     rows: dict[str, Entry] = {}
     parts: list[RecipePart] = []

@@ -16,15 +16,13 @@ The run folder is `runs/smoke/NAME`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palaestra.recipe.beside import LAYER
 from palaestra.recipe.layers import override, parts_at
 from palaestra.recipe.origins import Mark, Node
+from palaestra.recipe.resolved import Recipe
 from palaestra.registry import declared
-
-if TYPE_CHECKING:
-    from palaestra.recipe.resolved import Recipe
 
 VARIED = "palaestra.testing.rewards:varied"
 LARGEST: dict[str, int] = {

@@ -1,10 +1,11 @@
-"""A hook of the wheel's build: writes `palaestra/index.json`, which parts there are and each system's verdict."""
+"""A hook of the wheel's build: writes `palaestra/index.json`, which parts there are and how far each system goes."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +21,34 @@ class IndexHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         root = Path(self.root)
-        search = search_of(root).search
+        source_search, status = module(root, "registry/source_search.py"), module(root, "catalogue/status.py")
+        parts = source_search.search(root / "palaestra")
 
         place = Path(self.directory) / "index.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        content = {"parts": search(root / "palaestra"), "systems": verdicts(root / "palaestra/systems")}
+        content = {"parts": parts, "systems": statuses(root / "palaestra/systems", parts, status.status_of)}
         place.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         build_data["force_include"][str(place)] = "palaestra/index.json"
 
 
-def search_of(root: Path) -> Any:
-    """The module `palaestra.registry.source_search` without its room, which needs packages that a build lacks."""
+def module(root: Path, file: str) -> Any:
+    """A module of the package by its path. Its room is not imported, since it needs packages that a build lacks."""
     sys.path.insert(0, str(root))
-    file = root / "palaestra" / "registry" / "source_search.py"
-    spec = importlib.util.spec_from_file_location("source_search", file)
+    spec = importlib.util.spec_from_file_location(Path(file).stem, root / "palaestra" / file)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
 
-def verdicts(folder: Path) -> dict[str, str]:
-    """System or variant → what its status says."""
+def statuses(folder: Path, parts: dict[str, dict[str, str]], status_of: Callable[..., str]) -> dict[str, str]:
+    """System or variant → how far it goes."""
+    places = parts.get("environment", {})
+    probes = {name for name, target in places.items() if target.startswith("palaestra.envs.probes.")}
     found = {}
     for path in sorted(folder.glob("*/system.yaml")):
         described = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found[path.parent.name] = described["status"]
-        found |= {name: variant["status"] for name, variant in described.get("variants", {}).items()}
+        variants = described.pop("variants", {})
+        for name, each in ((path.parent.name, described), *variants.items()):
+            found[name] = status_of(path.parent, {"language": described.get("language", True), **each}, probes)
     return found

@@ -12,6 +12,7 @@ from site_pages.markdown import anchor, prose, source, table
 
 from palaestra.catalogue import Declaration, Study, System
 from palaestra.catalogue.findings import NOT_MEASURED, VERDICTS, Finding, Results, interval, with_student
+from palaestra.catalogue.status import LEVELS
 from palaestra.catalogue.studies import results_of, trained_with
 
 NOT_RUN = "not run yet"
@@ -58,7 +59,8 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     pieces = [f"# {prose(system.title)}\n"]
     pieces += [prose(lead[0].summary) + "\n"] if lead else []
     pieces += [source(f"arXiv {system.arxiv}") + "\n"] if system.arxiv else []
-    pieces.append(f"{prose(system.status[:1].upper() + system.status[1:])}.\n")
+    found = f" Studies: {prose(system.findings)}." if system.findings else ""
+    pieces.append(f"Status: {system.status}, {LEVELS[system.status]}.{found}\n")
     pieces += [f"$$\n{formula}\n$$\n" for formula in system.formulas]
     pieces += ["## Needs\n", _needs(own)]
     pieces += ["## When to use it\n", prose(system.when) + "\n"] if system.when else []

@@ -48,10 +48,14 @@ def _body(text: str) -> str:
 
 def systems_page(systems: Iterable[System]) -> str:
     """All systems as one table."""
-    rows = [(_title(s), _composition(s), _recipe(s), _comparison(s), prose(s.status)) for s in systems]
+    rows = [(_title(s), _composition(s), _recipe(s), _comparison(s), prose(_status(s))) for s in systems]
     text = "A system names the parts that differ from the base, and leaves the rest neutral.\n"
     head = "# Methods\n"
     return "\n".join([head, text, table(("system", "parts", "recipe", "comparison", "status"), rows)])
+
+
+def _status(system: System) -> str:
+    return f"{system.status}: {system.findings}" if system.findings else system.status
 
 
 def _title(system: System) -> str:

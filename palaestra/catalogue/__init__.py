@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from palaestra.catalogue.scan import Declaration, Option, declarations, heads
 from palaestra.catalogue.studies import Study, studies
-from palaestra.catalogue.systems import System, system, systems
+from palaestra.catalogue.systems import System, search, system, systems
 
 __all__ = [
     "Declaration",
@@ -13,6 +13,7 @@ __all__ = [
     "System",
     "declarations",
     "heads",
+    "search",
     "studies",
     "system",
     "systems",

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ast
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 import yaml
 
-from palaestra.errors import RecipeError, UnknownName, nearest
-from palaestra.registry.source_search import PACKAGE
+from palaestra.catalogue.status import missing, status_of
+from palaestra.errors import PalaestraError, RecipeError, UnknownName, nearest
+from palaestra.registry.source_search import INDEX, PACKAGE, known_parts
 
 FOLDER = PACKAGE / "systems"
 DESCRIPTION = "system.yaml"
+# What a line of work is about. A system has one or several of these.
+FAMILIES = {
+    "credit": "which step, token or agent earned the reward",
+    "loss": "the policy loss and its ratios",
+    "rollout": "how episodes are played and branched",
+    "data": "which tasks and episodes are learned from",
+    "reward": "rewards, judges and verifiers",
+    "memory": "what is kept beyond a context or an episode",
+    "tools": "calls of tools, search and code",
+    "teams": "several agents in one episode",
+    "multi-agent": "games, self-play and central critics",
+    "preference": "pairs and rankings",
+    "imitation": "demonstrations and teachers",
+    "control": "network policies and value learning",
+    "search": "search over acts, at play or in training",
+    "improvement": "agents, prompts or teams that improve without gradients",
+    "safety": "guards, attacks and costs",
+    "evaluation": "measuring agents",
+    "optimizer": "how gradients change the weights",
+    "systems": "speed and asynchronous training",
+}
+State = Literal["here", "scripted", "absent"]  # `scripted`: a stand-in plays a strong model, and an endpoint works
 Described = TypeVar("Described", bound=pydantic.BaseModel)
 
 
@@ -29,9 +56,50 @@ class System(pydantic.BaseModel):
     arxiv: Annotated[str, pydantic.Field(pattern=r"^\d{4}\.\d{4,5}$")] | None = None
     formula: str | list[str] = []  # LaTeX, one or several lines
     when: str = ""  # when to use it, and when not
+    symbols: dict[str, str] = {}  # of the formula → what they mean
+    family: list[str] = []  # of FAMILIES
+    aliases: list[str] = []  # other names of the paper and of its methods
+    language: bool = True  # whether the paper is about language models
+    paper: dict[str, Annotated[dict[State, str], pydantic.Field(min_length=1, max_length=1)]] = {}  # part → where it is
     parts: dict[str, list[str]] = {}  # slot → names of parts; other slots have neutral parts
     evidence: str | None = None  # path of a committed comparison, from the root of the repository
-    status: str  # "built", "compared", or a sentence such as "no gain at our scale, see …"
+    findings: str = ""  # verdicts of studies: "as expected in groups of 16, see rooms-group16; …"
+
+    @pydantic.field_validator("family")
+    @classmethod
+    def _known(cls, family: list[str]) -> list[str]:
+        unknown = [name for name in family if name not in FAMILIES]
+        if unknown:
+            raise ValueError(f"no family is called `{unknown[0]}`; there are {', '.join(FAMILIES)}")
+        return family
+
+    @property
+    def status(self) -> str:
+        """How far it goes: a key of `palaestra.catalogue.status.LEVELS`."""
+        stored = _stored()
+        return stored[self.name] if stored is not None else status_of(FOLDER / self.folder, self._described, probes())
+
+    @property
+    def lacks(self) -> list[str]:
+        """What it lacks to work, each in one line. Known in a checkout only."""
+        return [] if _stored() is not None else missing(FOLDER / self.folder, self._described, probes())
+
+    @property
+    def _described(self) -> dict[str, Any]:
+        return {"paper": self.paper, "findings": self.findings, "language": self.language}
+
+    @property
+    def text(self) -> str:
+        """The paragraph in the folder's `__init__.py`."""
+        module = ast.parse((FOLDER / self.folder / "__init__.py").read_text(encoding="utf-8"))
+        return ast.get_docstring(module) or ""
+
+    @property
+    def searched(self) -> str:
+        """All texts in which a search looks."""
+        names = [name for parts in self.parts.values() for name in parts]
+        words = (self.name, self.folder, self.title, *self.aliases, self.arxiv or "", *names)
+        return "\n".join((*words, self.when, *self.formulas, *self.family, self.text))
 
     @property
     def formulas(self) -> list[str]:
@@ -57,33 +125,87 @@ class System(pydantic.BaseModel):
         return f"{self.folder}/{stem}.yaml" if (FOLDER / self.folder / f"{stem}.yaml").exists() else None
 
 
-def systems(folder: Path = FOLDER) -> list[System]:
+def systems(folder: Path = FOLDER, *, faults: list[str] | None = None) -> list[System]:
     """All systems in the order of their names, each followed by its variants.
 
-    Raises: RecipeError, for an unknown key, a missing field, or a name that occurs twice.
+    Args:
+        faults: gets a line for each folder that cannot be read, which is then left out. None: such a folder is an
+            error.
+
+    Raises: RecipeError, for an unknown key, a missing field, or a variant whose name another folder has.
     """
-    found = [system for path in sorted(folder.glob(f"*/{DESCRIPTION}")) for system in _read(path)]
-    names = [system.name for system in found]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise RecipeError(where=folder.name, what=f"several systems or variants are called {', '.join(twice)}.")
-    return found
+    found: dict[str, System] = {}
+    for path in sorted(folder.glob(f"*/{DESCRIPTION}")):
+        try:
+            read = list(_read(path))
+            twice = [system.name for system in read if system.name in found]
+            if twice:
+                other = found[twice[0]].folder
+                raise RecipeError(where=f"systems/{path.parent.name}", what=f"`{twice[0]}` is in systems/{other} too.")
+        except (PalaestraError, OSError, ValueError, yaml.YAMLError) as error:
+            if faults is None:
+                raise
+            faults.append(f"systems/{path.parent.name} is left out: {_in_one_line(error)}")
+            continue
+        found |= {system.name: system for system in read}
+    return list(found.values())
+
+
+def _in_one_line(error: Exception) -> str:
+    return error.what if isinstance(error, PalaestraError) else " ".join(str(error).split())
 
 
 def system(name: str) -> System:
-    """The system or variant of this name.
+    """The system or variant of this name, of this alias, or of the paper with this arXiv number.
 
     Raises: UnknownName, with the nearest names.
     """
-    found = {each.name: each for each in systems()}
-    if name not in found:
+    known = systems(faults=[])
+    found = [each for each in known if each.name == name]
+    if not found:
+        plain = _plain(name)
+        found = [each for each in known if plain in map(_plain, (*each.aliases, each.title, each.arxiv or ""))]
+    if not found:
         raise UnknownName(
             where=f"palaestra methods {name}",
             what=f"no system is called `{name}`.",
-            options=nearest(name, found),
-            remedy="`palaestra methods` lists all systems.",
+            options=nearest(
+                name, [*(each.name for each in known), *(alias for each in known for alias in each.aliases)]
+            ),
+            remedy=f"`palaestra methods` lists all systems, and `palaestra methods --find {name}` searches their texts.",
         )
-    return found[name]
+    return found[0]
+
+
+def search(text: str, among: Iterable[System]) -> list[System]:
+    """The systems whose texts hold all these words, the best first: names and aliases, then titles, then the rest."""
+    words = _plain(text).split()
+    ranked = []
+    for each in among:
+        names = _plain(" ".join((each.name, *each.aliases, each.arxiv or "")))
+        title, rest = _plain(each.title), _plain(each.searched)
+        if all(word in rest for word in words):
+            place = 0 if all(word in names for word in words) else 1 if all(word in title for word in words) else 2
+            ranked.append((place, each.variant, each.name, each))
+    return [each for *_, each in sorted(ranked, key=lambda entry: entry[:3])]
+
+
+def _plain(text: str) -> str:
+    """A text in lower case, with spaces in place of hyphens and underscores."""
+    return re.sub(r"[\s_-]+", " ", text.lower()).strip()
+
+
+@functools.cache
+def probes() -> frozenset[str]:
+    """The names of environments that are small diagnostic worlds."""
+    parts = known_parts().get("environment", {})
+    return frozenset(name for name, target in parts.items() if target.startswith("palaestra.envs.probes."))
+
+
+@functools.cache
+def _stored() -> dict[str, str] | None:
+    """The status of each system in a wheel's index; None in a checkout."""
+    return dict(json.loads(INDEX.read_text(encoding="utf-8"))["systems"]) if INDEX.exists() else None
 
 
 def _read(path: Path) -> Iterator[System]:
@@ -93,7 +215,7 @@ def _read(path: Path) -> Iterator[System]:
     variants = described.pop("variants", {})
     yield checked(System, described, where=where, name=folder, folder=folder)
     for name, variant in variants.items():
-        inherited = {"arxiv": described["arxiv"]} if "arxiv" in described else {}
+        inherited = {key: described[key] for key in ("arxiv", "family", "language") if key in described}
         yield checked(System, {**inherited, **variant}, where=where, name=name, folder=folder, variant=True)
 
 

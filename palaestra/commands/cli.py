@@ -259,12 +259,15 @@ def serve(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A system or variant; default: all.")] = None,
-    slot: Annotated[str | None, typer.Option(help="Only this slot.")] = None,
-    without: Annotated[str | None, typer.Option(help="Hide parts that need this column or ability.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A system, an alias or an arXiv number; default: all.")] = None,
+    find: Annotated[str | None, typer.Option(help="Only systems whose texts hold these words.")] = None,
+    family: Annotated[str | None, typer.Option(help="Only systems of this family, such as credit.")] = None,
+    status: Annotated[bool, typer.Option("--status", help="Count them by how far they go.")] = False,
+    slot: Annotated[str | None, typer.Option(help="List the parts of this slot.")] = None,
+    without: Annotated[str | None, typer.Option(help="List parts that do not need this column or ability.")] = None,
 ) -> None:
-    """List systems and parts, or describe one system: formula, parts, status, commands."""
-    _command("methods", name=name, slot=slot, without=without)
+    """List systems, or describe one: formula, parts with their options, studies, commands."""
+    _command("methods", name=name, find=find, family=family, status=status, slot=slot, without=without)
 
 
 @app.command()

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from palaestra.catalogue import System, systems
+from palaestra.catalogue.status import LEVELS
 from palaestra.commands import doctor
 from palaestra.registry import extras, names
 from palaestra.tools.sandbox import Found, Guarantees, Threat
@@ -23,13 +25,38 @@ def parts(lines: list[str], slot: str) -> set[str]:
 
 def test_1_methods(palaestra: Command) -> None:
     done = palaestra("methods")
-    assert done.code == 0 and any("GiGPO" in line and "2505.10978" in line for line in done.out)
-    assert parts(done.out, "advantage") == set(names("advantage"))
+    lines = [line for line in done.out if line.strip()]
+    assert done.code == 0 and max(map(len, lines)) <= 80
+    assert {line.split()[0] for line in lines[:-2]} == {each.name for each in systems()}
+    assert parts(palaestra("methods", "--slot", "advantage").out, "advantage") == set(names("advantage"))
+
+
+def test_1_fewer(palaestra: Command) -> None:
+    assert palaestra("methods", "--find", "2508.15144").out[0].startswith("mobile_agent_v3 ")
+    assert palaestra("methods", "--find", "nothing at all of this").out[0].startswith("No system has these words")
+    assert palaestra("methods", "--family", "colors").code == 2
+    counts = palaestra("methods", "--status").out
+    assert sum(int(line.split()[1]) for line in counts if line.split()[0] in LEVELS) == sum(
+        not each.variant for each in systems()
+    )
+
+
+def test_1_a_wrong_folder(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(*, faults: list[str]) -> list[System]:
+        faults.append("systems/wrong is left out: why")
+        return systems()[:2]
+
+    monkeypatch.setattr("palaestra.commands.methods.systems", some)
+    done = palaestra("methods")
+    assert done.code == 0 and "adca_grpo" in done.out[0] and "systems/wrong is left out: why" in done.err
 
 
 def test_1_one_system(palaestra: Command) -> None:
     text = "\n".join(palaestra("methods", "gigpo").out)
     assert "GiGPO (arXiv 2505.10978)" in text and "A_k = E_i" in text and "palaestra train gigpo" in text
+    assert "step_weight = 1.0  ≥ 0." in text and "critic nor further episodes" in " ".join(text.split())
+    assert "rooms-group16: as expected (benchmarks/results/rooms-group16)" in text and "gigpo above grpo" in text
+    assert "recipes with it: models/smollm2-world.yaml" in text
     assert "related: gigpo_similar" in text
     assert "palaestra train setups/rooms-tiny.yaml gigpo/gigpo_similar.yaml" in "\n".join(
         palaestra("methods", "gigpo_similar").out

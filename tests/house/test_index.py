@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
-from palaestra.catalogue import Declaration, heads
+from palaestra.catalogue import Declaration, heads, systems
 from palaestra.catalogue.scan import is_registration
+from palaestra.catalogue.status import status_of
 from palaestra.errors import ContractError
 from palaestra.registry import part, source_search
 from tests.house.source_text import PACKAGE, ROOT, package_files, tree
@@ -56,14 +57,14 @@ def test_3_a_wheels_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert source_search.known_parts() == stored["parts"]
 
 
-def test_3_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_3_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "build_index.py").read_text(encoding="utf-8")
     made: dict[str, object] = {}
     monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", type(sys)("interface"))
     sys.modules["hatchling.builders.hooks.plugin.interface"].BuildHookInterface = object  # type: ignore[attr-defined]
     exec(compile(text, "build_index.py", "exec"), made)
-    found = made["verdicts"](PACKAGE / "systems")  # type: ignore[operator]
-    assert found["gigpo"].startswith("compared") and found["gigpo_similar"]
+    found = made["statuses"](PACKAGE / "systems", source_search.search(PACKAGE), status_of)  # type: ignore[operator]
+    assert found == {each.name: each.status for each in systems()}
 
 
 def test_4_heads() -> None:

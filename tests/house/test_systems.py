@@ -1,4 +1,4 @@
-"""Folders of systems: (1) each holds a description with a status, a plain paragraph of at least five words, and an
+"""Folders of systems: (1) each holds a description, a plain paragraph of at least five words, and an
 overlay or a recipe, or its title says that it is a warm start. (2) The rule can fail. What recipes of systems may name:
 test_recipes.py.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from palaestra.catalogue import System, systems
-from tests.house.source_text import SYSTEMS, document, tree
+from tests.house.source_text import SYSTEMS, tree
 
 
 def faults(folder: Path, known: Iterable[System]) -> Iterator[str]:
@@ -19,8 +19,6 @@ def faults(folder: Path, known: Iterable[System]) -> Iterator[str]:
     if not own:
         yield f"{folder.name}: no system.yaml"
         return
-    if not document(folder / "system.yaml").get("status"):
-        yield f"{folder.name}: no status"
     if len((ast.get_docstring(tree(folder / "__init__.py")) or "").split()) < 5:
         yield f"{folder.name}: no paragraph"
     if not any(system.overlay or system.recipe for system in own) and "warm start" not in own[0].title:
@@ -38,10 +36,9 @@ def test_2_the_rule_can_fail(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "system.yaml").write_text("title: Nowhere\n")
     (folder / "__init__.py").write_text('"""Signs."""\n')
-    bare = System(name="nowhere", folder="nowhere", title="Nowhere", status="built")
+    bare = System(name="nowhere", folder="nowhere", title="Nowhere")
     assert [*faults(folder, [])] == ["nowhere: no system.yaml"]
     assert [*faults(folder, [bare])] == [
-        "nowhere: no status",
         "nowhere: no paragraph",
         "nowhere: neither an overlay nor a recipe",
     ]

@@ -1,7 +1,7 @@
 """How far a system goes, computed from the files of its folder.
 
-    works    no part of the paper is absent, and `results/run.json` holds the success of a run on held-out tasks, which are
-             no probe, with a pretrained policy if the paper is about language models
+    works    no part of the paper is absent, and `results/run.json` holds the success of a run on held-out tasks of no
+             probe, with a pretrained policy if the paper is about language models
     learns   a study of it has a verdict
     formula  its golden numbers lie in the folder
     runs     it has a recipe or an overlay

@@ -169,10 +169,8 @@ def system(name: str) -> System:
         raise UnknownName(
             where=f"palaestra methods {name}",
             what=f"no system is called `{name}`.",
-            options=nearest(
-                name, [*(each.name for each in known), *(alias for each in known for alias in each.aliases)]
-            ),
-            remedy=f"`palaestra methods` lists all systems, and `palaestra methods --find {name}` searches their texts.",
+            options=nearest(name, [word for each in known for word in (each.name, *each.aliases)]),
+            remedy=f"`palaestra methods` lists all systems; `palaestra methods --find {name}` searches their texts.",
         )
     return found[0]
 

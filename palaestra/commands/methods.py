@@ -115,7 +115,7 @@ def _wrapped(text: str, *, indent: int, hanging: int = 0) -> list[str]:
 
 # ---- one system ---------------------------------------------------------------------------------------------
 def _described(each: System) -> str:
-    """Everything about a system: what it is, its formula, its parts with their options, what was found, its commands."""
+    """Everything about a system: what it is, its formula, its parts with their options, its studies, its commands."""
     run_in = [study for study in studies(PACKAGE.parent) if each.name in study.methods]
     blocks = [
         _head(each),

@@ -97,8 +97,7 @@ class Trainer:
         self.guard = self.state.guard = Guard(self.settings.training)
         self.state.panel = self.panel
         self.shaped = any(part.name != "environment" for part in self.settings.reward)
-        self.teamwork = Teamwork(self.setup.team, self.settings.training.max_empty)
-        self.movement = Movement()
+        self.teamwork, self.movement = Teamwork(self.setup.team, self.settings.training.max_empty), Movement()
         self.keeper = Keeper(self.folder, self.state, self.log, self.settings.training, self.setup.ranks)
 
     def run(self) -> None:

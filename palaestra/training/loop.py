@@ -196,5 +196,4 @@ class Trainer:
             self.progress.warn(f"{fault}; the run goes on, which does not need it")
         if self.log.last_evaluation.get("step", -1) < self.step:  # it was cut, and its episodes are played again
             self.episodes.drop(self.step, f"eval/{self.panel.name}")
-        for line in self.log.metrics.read():
-            self.teamwork.check(line)
+        self.teamwork.recall(self.log.metrics.read())

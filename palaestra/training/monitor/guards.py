@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,11 @@ class Teamwork:
                 remedy="Look at the program with `palaestra play`, or leave the role out of `agents`.",
             )
         return lines + self._shares(metrics)
+
+    def recall(self, iterations: Iterable[Mapping[str, float]]) -> None:
+        """Note the metrics of iterations before a resume, whose lines were shown then. Raises: as `check`."""
+        for metrics in iterations:
+            self.check(metrics)
 
     def _shares(self, metrics: Mapping[str, float]) -> list[str]:
         share = {role: metrics.get(f"agent/{role}/tokens/share", 0.0) for role in self.roles}

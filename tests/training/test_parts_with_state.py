@@ -7,8 +7,8 @@ stop the run; (5) its columns reach the estimator; (6) a ratio over trajectories
 with one update all ratios agree; (7) gradient norms per agent; (8) strict refuses lone peers and repeated rows;
 (9) the value loss reaches rows whose policy weight is 0; (10) an iteration's updates end where the policy has
 moved too far, whatever its loss reports, also where the epochs are the policy's own; (11) an environment in a file of
-one's own plays in other processes too; (12) a function that names the iteration gets it, and the parameter's earlier
-name is refused; (13) the members of StatefulPart change nothing by default, and a class that lacks one is refused.
+one's own plays in other processes too; (12) a function that names the iteration gets it;
+(13) the members of StatefulPart change nothing by default, and a class that lacks one is refused.
 """
 
 from __future__ import annotations
@@ -91,13 +91,8 @@ def numbered(table: StepTable, iteration: Iteration, *, size: float = 1.0) -> Te
     return torch.full((len(table),), size * iteration.number)
 
 
-def earlier(table: StepTable, look: Any) -> Tensor:
-    """Names the iteration as it was called before."""
-    return table["reward"]
-
-
-class Former:
-    """A part with state as it was written before: its members are found by their names."""
+class Partial:
+    """A part with state that inherits no defaults and lacks a member."""
 
     def __call__(self, table: StepTable, iteration: Any) -> Tensor:
         return table["reward"]
@@ -107,12 +102,6 @@ class Former:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
-
-
-class Warming(Former):
-    """The same, while it wants no update."""
-
-    warming = True
 
 
 class Bare(StatefulPart):
@@ -304,11 +293,6 @@ def test_12_a_function_names_the_iteration(echo: Run) -> None:
     assert len(lines) == 4
 
 
-def test_12_the_earlier_name(echo: Run) -> None:
-    with pytest.raises(ContractError, match="`look` is now called `iteration`"):
-        echo("a", layers={"reward": [f"{HERE}:earlier"]})
-
-
 def test_13_members_by_default(echo: Run) -> None:
     plain, bare = (
         curve(echo(name, layers={"reward": parts}))
@@ -322,7 +306,5 @@ def test_13_members_by_default(echo: Run) -> None:
 
 
 def test_13_a_class_that_lacks_a_member() -> None:
-    with pytest.raises(ContractError, match=r"Former has no `ready`(.|\n)*`class Former\(StatefulPart\)`"):
-        started([bind("reward", BoundPart(name=f"{HERE}:Former"))])
-    with pytest.raises(ContractError, match="`warming` is called `ready` now, and means the opposite"):
-        started([bind("reward", BoundPart(name=f"{HERE}:Warming"))])
+    with pytest.raises(ContractError, match=r"Partial has no `ready`(.|\n)*`class Partial\(StatefulPart\)`"):
+        started([bind("reward", BoundPart(name=f"{HERE}:Partial"))])

@@ -1,6 +1,6 @@
 """A run whose engine is another process: (1) its metrics, weights and episodes are those of a run with the in-process
 engine, byte for byte, over several updates; (2) also if the process is killed again and again; (3) a run without an
-engine that answers ends by one line; (4) an engine of an earlier version of the protocol is refused by its new name.
+engine that answers ends by one line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from palaestra.engines.remote import RemoteEngine
-from palaestra.errors import ContractError, PalaestraError
+from palaestra.errors import PalaestraError
 from tests.training.conftest import curve, final_weights
 
 Run = Callable[..., Path]
@@ -53,23 +53,3 @@ def test_2_also_if_its_engine_is_killed(echo: Run, monkeypatch: pytest.MonkeyPat
 def test_3_nobody_answers(echo: Run) -> None:
     with pytest.raises(PalaestraError, match=r"it has not answered for 0\.3 s"):
         echo("run", "engine={remote: {url: http://127.0.0.1:9, patience: 0.3}}", "warm_start=null")
-
-
-FORMER = """
-from palaestra.engines import InProcessEngine
-
-
-class Former:
-    def __init__(self, models, device):
-        self.inner = InProcessEngine(models, device)
-
-    def weights_changed(self, policy, version): ...
-"""
-
-
-def test_4_an_earlier_protocol(echo: Run, tmp_path: Path) -> None:
-    (tmp_path / "former.py").write_text(FORMER)
-    with pytest.raises(
-        ContractError, match=r"`weights_changed\(…\)` is called `publish\(policy, named_tensors, version\)`"
-    ):
-        echo("run", f"engine={tmp_path / 'former.py'}:Former")

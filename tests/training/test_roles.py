@@ -3,7 +3,7 @@ name; (2) a program's declared roles are what counts, and an undeclared program 
 that share a trained policy act at one temperature, at which its probabilities are taken, and who never acts has none;
 (4) a frozen role's rows are kept out of the update, of a shared critic's too, and its policy does not change;
 (5) `every`, `epochs` and `minibatches` are a policy's own; (6) a role that falls silent is named, and one that never
-acts ends the run; (7) metrics count every role in every episode; (8) a policy of an earlier version gives one line.
+acts ends the run; (7) metrics count every role in every episode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import equal
 
 from palaestra.data import Action, Observation, Step, Task, Trajectory
 from palaestra.data.trajectory import noted
-from palaestra.errors import ContractError, NoSignal, RecipeError
+from palaestra.errors import NoSignal, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.programs import acted_by, play, roles_of
 from palaestra.store.metrics import MetricsLog
@@ -220,11 +220,3 @@ def test_7_metrics() -> None:
     assert (found["agent/c/active"], found["agent/c/calls/mean"]) == (0.0, 0.0)
     assert not [name for name in found if name.startswith("agent/old")]
     assert sum(found[f"agent/{role}/tokens/share"] for role in "abc") == pytest.approx(1.0)
-
-
-def test_8_a_method_of_an_earlier_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.py").write_text("class Own:\n    def __init__(self, name, setup): ...\n    def twin(self): ...\n")
-    monkeypatch.chdir(tmp_path)
-    policies = PAIR["policies"] | {"two": {"policy": "own.py:Own"}}
-    with pytest.raises(ContractError, match="`twin` is called `clone` now"):
-        build_setup(recipe(policies=policies).settings)

@@ -12,7 +12,7 @@
    instead.
 9. A run that is stopped after an exchange and resumed is the same byte for byte.
 10. Refused: a period below 1, one role, a role twice, a role that no agent plays or that is frozen; policies that play
-    two roles, are not trained, or differ from each other; stale episodes; the former slot, by one line.
+    two roles, are not trained, or differ from each other; stale episodes.
 11. KL coefficients, by numbers: each role's own moves toward the target, by at most a fifth, and is in checkpoints.
 12. Demonstrations teach both policies both prompts.
 """
@@ -32,7 +32,7 @@ from palaestra.algebra import token_rewards
 from palaestra.chat import LatestOnly
 from palaestra.data import Batch, Iteration, Play, RunSetup, StepTable, Trajectory
 from palaestra.envs.probes.alignment import Alignment
-from palaestra.errors import RecipeError, UnknownName
+from palaestra.errors import RecipeError
 from palaestra.parts.critics import ppo_max
 from palaestra.parts.estimators import dr_mas
 from palaestra.recipe import load
@@ -294,11 +294,6 @@ def test_10_who_may_act() -> None:
     with pytest.raises(RecipeError, match="there is no role `pioneer`"):
         RoleExchange(roles=BOTH).start(setup, setup.trained)  # this program plays the environment's agents
     setup.runner.close()
-
-
-def test_10_the_former_slot() -> None:
-    with told(UnknownName, "`role_exchange`"):
-        small({"strategy": [{"role_exchange": {"roles": list(BOTH), "every": 5}}]})
 
 
 # ---- the coefficients -------------------------------------------------------------------------------------

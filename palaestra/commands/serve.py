@@ -1,4 +1,4 @@
-"""`palaestra serve`: answers OpenAI's protocol with the policies of a run, or with a model folder."""
+"""`palaestra serve` starts the gateway with the policies of a run, or with a model folder."""
 
 from __future__ import annotations
 

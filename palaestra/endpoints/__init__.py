@@ -1,4 +1,4 @@
-"""Chat models behind endpoints: how they are reached, what they are asked, and what they say, in two protocols."""
+"""Clients of chat models elsewhere. Endpoint policies and judges call them, in the protocols of OpenAI or Anthropic."""
 
 from palaestra.endpoints.clients import Endpoint, Style, endpoint_from, require_package
 from palaestra.endpoints.replies import Call, ChatRequest, Reply, ask, ask_async

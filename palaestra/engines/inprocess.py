@@ -1,4 +1,4 @@
-"""The in-process engine: continuous batching in the event loop's own thread.
+"""The in-process engine, which sessions of policies call: continuous batching in the event loop's own thread.
 
 A task, the pump, waits until no new request has come for a few turns of the event loop. Then it computes one more
 token for every request, in as few forward passes as possible. New prompts and running responses share a pass. A

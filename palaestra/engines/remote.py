@@ -1,4 +1,4 @@
-"""The remote engine: generation in another process, which may run elsewhere and may die.
+"""The remote engine, which sessions call as any engine. It calls `engines/serve.py` in another process, which may die.
 
 It is the model for engines such as vLLM or SGLang. This side keeps the ids of each session and the weights. A new
 process gets both again, so that a run continues with the same numbers as without the interruption.

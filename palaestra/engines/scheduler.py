@@ -1,4 +1,4 @@
-"""The server of one policy in the in-process engine: it gives sessions blocks, runs batches and draws tokens."""
+"""The scheduler of one policy's requests. `InProcessEngine` calls it: it gives sessions blocks, and draws tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine process: serves the in-process engine over HTTP. The remote engine (`remote.py`) is its client.
+"""The engine process. `RemoteEngine` calls it over HTTP; it calls the in-process engine.
 
     python -m palaestra.engines.serve --folder weights --port 8760 max_sessions=256
 

@@ -1,1 +1,1 @@
-"""The gateway: language models behind OpenAI's chat protocol, as a server and as a program that plays episodes."""
+"""The gateway. OpenAI's clients call it, as a server or inside of episodes; it calls policies."""

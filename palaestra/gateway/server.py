@@ -1,4 +1,4 @@
-"""What a server of the gateway needs before it starts: its packages, its secret and its rules."""
+"""What `palaestra serve` needs before it starts the gateway: its packages, its secret and its rules."""
 
 from __future__ import annotations
 

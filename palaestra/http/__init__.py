@@ -1,1 +1,1 @@
-"""What all servers share: addresses and secrets, the rules for requests, and how connections begin and end."""
+"""The rules of HTTP. All servers call them: addresses and secrets, sizes and times, how connections begin and end."""

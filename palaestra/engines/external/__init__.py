@@ -1,1 +1,1 @@
-"""Engines that other programs run: servers of vLLM and SGLang, reached over HTTP."""
+"""Engines whose servers are other programs: sessions call them, and they call vLLM and SGLang over HTTP."""

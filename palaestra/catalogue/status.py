@@ -23,7 +23,7 @@ LEVELS = {
     "formula": "its golden numbers pass",
     "runs": "it has a recipe",
 }
-RUN = Path("results", "run.json")
+RUN = Path("results", "run.json")  # which benchmarks/recipe_runs.py writes
 WITHOUT_VERDICT = ("not measured", "too few seeds")
 FEWEST = 64  # held-out tasks of a run that counts
 
@@ -53,9 +53,10 @@ def missing(folder: Path, described: Mapping[str, Any], probes: Collection[str])
         return [*lines, f"no run is committed ({RUN})"]
     if run.get("environment") in probes:
         lines.append(f"its run plays `{run['environment']}`, a probe")
-    if described.get("language", True) and not run.get("model"):
+    if described.get("language", True) and not run.get("models"):
         lines.append("its run has no pretrained model")
-    if not any(int(evaluation.get("tasks", 0)) >= FEWEST for evaluation in run.get("evaluations", ())):
+    evaluations = run.get("evaluations", ())
+    if not any(key.endswith("/tasks") and value >= FEWEST for line in evaluations for key, value in line.items()):
         lines.append(f"its run has no evaluation on {FEWEST} held-out tasks")
     return lines
 

@@ -143,6 +143,7 @@ def test_1_recipe_runs(smoke: Folder) -> None:
     assert found["command"] == " ".join(["palaestra train quickstart.yaml", *TINY])
     assert [line["step"] for line in found["evaluations"]] == [0, 1] and found["line"].endswith("held-out tasks")
     assert found["seconds"] > 1 and 0.1 < found["peak_gb"] < 10
+    assert found["models"] == [] and found["environment"] == "babyai" and "commit" in found
 
 
 def test_1_sandbox(smoke: Folder) -> None:

@@ -20,7 +20,7 @@ from palaestra.catalogue.systems import System, probes
 from palaestra.errors import RecipeError, UnknownName
 
 DESCRIBED: dict[str, Any] = {"paper": {"policy": {"here": "x"}, "judge": {"scripted": "y"}}}
-RUN = {"model": "SmolLM2", "environment": "household", "evaluations": [{"tasks": FEWEST, "success": 0.5}]}
+RUN = {"models": ["SmolLM2"], "environment": "household", "evaluations": [{"eval/household/tasks": FEWEST}]}
 
 
 def one(name: str, **more: Any) -> System:
@@ -86,9 +86,9 @@ def test_5_works(tmp_path: Path) -> None:
     assert lacks(tmp_path, absent, RUN) == ["memory is absent: no store yet"]
     assert "`paper`" in lacks(tmp_path, {}, RUN)[0]
     assert lacks(tmp_path, DESCRIBED, {**RUN, "environment": "rooms"}) == ["its run plays `rooms`, a probe"]
-    assert lacks(tmp_path, DESCRIBED, {**RUN, "model": None}) == ["its run has no pretrained model"]
-    assert not lacks(tmp_path, {**DESCRIBED, "language": False}, {**RUN, "model": None})
-    few = {**RUN, "evaluations": [{"tasks": FEWEST - 1}]}
+    assert lacks(tmp_path, DESCRIBED, {**RUN, "models": []}) == ["its run has no pretrained model"]
+    assert not lacks(tmp_path, {**DESCRIBED, "language": False}, {**RUN, "models": []})
+    few = {**RUN, "evaluations": [{"eval/household/tasks": FEWEST - 1}]}
     assert lacks(tmp_path, DESCRIBED, few) == [f"its run has no evaluation on {FEWEST} held-out tasks"]
 
 

@@ -29,7 +29,7 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/models/tokenizer.py": "tokenizers of transformers",
     "palaestra/policies/language.py": "configurations of transformers",
     "palaestra/recipe/origins.py": "PyYAML's errors",
-    "palaestra/registry.py": "the one place that asks functions and classes for what they say of themselves",
+    "palaestra/registry/declaration.py": "the one place that asks functions and classes for what they say",
     "palaestra/rollout/slots.py": "Gymnasium's spaces",
     "palaestra/rollout/programs.py": "programs, which may be plain functions without options",
     "palaestra/rollout/workers.py": "the operating system's",
@@ -41,7 +41,6 @@ ALLOWED = {  # a file, or a folder that ends in "/" → whose objects are asked 
     "palaestra/tools/rendering.py": "arrays of NumPy and torch",
     "palaestra/tools/sandbox/processes.py": "the operating system's",
     "palaestra/tools/toolbox.py": "coroutines and other awaitables of tools",
-    "palaestra/training/setup.py": "policies that name a method as an earlier version did",
     "palaestra/training/collector.py": "what a checkpoint keeps beside parts",
 }
 FILES = (*package_files(), *python_files("benchmarks"))

@@ -5,6 +5,7 @@ Here one small encoder reads situation and utterance together; the authors encod
 Utterances for the target of V are sampled once per iteration, for all critic updates. The critic learns from the
 environment's own rewards; parts of the slot `reward` do not reach it.
 
-`advantage.py` holds the targets and the updates, `critics.py` the encoders and the heads. `buffer.py` keeps what was
-played, cut by `transitions.py` into what was seen, done, rewarded and seen next.
+`advantage.py` holds the targets and the updates, `critics.py` the encoders and the heads. The buffer is
+`palaestra/replay/buffer.py`, and `transitions.py` beside it cuts episodes into observation, act, reward and next
+observation.
 """

@@ -294,12 +294,12 @@ class ImportsAtItsEnd:
 
 def test_9_modules_that_come_meanwhile(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, often = set(sys.modules), gc.get_threshold()
-    monkeypatch.setattr(own_files, "_FILES", {"other": str(own / "elsewhere" / "file.py")})
+    monkeypatch.setattr(user_files, "_FILES", {"other": str(own / "elsewhere" / "file.py")})
     try:
         gc.set_threshold(100)
         ImportsAtItsEnd()
-        assert own_files.neighbors(str(own / "file.py")) == []
-        assert own_files._namesakes(str(own)) == []
+        assert user_files.neighbors(str(own / "file.py")) == []
+        assert user_files._namesakes(str(own)) == []
     finally:
         gc.set_threshold(*often)
         gc.collect()

@@ -13,7 +13,7 @@ from pylatexenc.macrospec import std_macro
 
 FRACTIONS = ("frac", "tfrac", "dfrac")
 UNCHANGED = ("operatorname", "mathrel")  # macros that show their argument
-NAMES = ("log", "min", "max", "exp", "dim", "cos", "tanh")
+NAMES = ("log", "ln", "min", "max", "exp", "dim", "cos", "tanh")
 SIGNS = {"qquad": "    ", "quad": "  ", "|": "‖", **{name: f"{name} " for name in NAMES}}
 WITHOUT_PARENTHESES = re.compile(r"[\w']+(_\{[^{}]*\}|_\w)?")  # a numerator or denominator that is one name or number
 SUM = re.compile(r"(?<=[^\s+·])([+=-]) ")  # whose first space a Greek letter before it has taken

@@ -164,7 +164,9 @@ def system(name: str) -> System:
     found = [each for each in known if each.name == name]
     if not found:
         plain = _plain(name)
-        found = [each for each in known if plain in map(_plain, (*each.aliases, each.title, each.arxiv or ""))]
+        found = [
+            each for each in known if plain in map(_plain, (each.name, *each.aliases, each.title, each.arxiv or ""))
+        ]
     if not found:
         raise UnknownName(
             where=f"palaestra methods {name}",

@@ -69,18 +69,16 @@ def run(
 
 # ---- listings -----------------------------------------------------------------------------------------------
 def _listed(found: Sequence[System], *, sorts: bool) -> Iterator[str]:
-    """A line for each system: name, status, title and families. A variant is indented below its system."""
+    """A line for each system: name, status, title and first family. A variant is indented below its system."""
     if not found:
         yield "No system has these words. `palaestra methods` lists all."
         return
     wide = max(len(each.name) + 2 * each.variant for each in found)
     for each in found:
         name = f"{'  ' * (each.variant and sorts)}{each.name}"
-        families = f" [{', '.join(each.family)}]" if each.family and not each.variant else ""
-        room = WIDTH - wide - 11
-        yield f"{name:<{wide}}  {each.status:<7}  {_cut(each.title, room - min(len(families), room // 2))}{families}"[
-            :WIDTH
-        ].rstrip()
+        family = f" [{each.family[0]}]" if each.family and not each.variant else ""
+        title = _cut(each.title, WIDTH - wide - 11 - len(family))
+        yield f"{name:<{wide}}  {each.status:<7}  {title}{family}"
     counts = Counter(each.variant for each in found)
     yield f"\nsystems: {counts[False]}, variants: {counts[True]}. One of them: palaestra methods NAME."
     yield "Fewer: --find TEXT, --family NAME. Parts: --slot SLOT. How far they go: --status."
@@ -131,7 +129,7 @@ def _described(each: System) -> str:
 
 
 def _head(each: System) -> list[str]:
-    lines = [each.title + (f" (arXiv {each.arxiv})" if each.arxiv else "")]
+    lines = _wrapped(each.title + (f" (arXiv {each.arxiv})" if each.arxiv else ""), indent=0)
     lines += _wrapped(f"also: {', '.join(each.aliases)}", indent=0) if each.aliases else []
     lines += [f"family: {', '.join(each.family)}"] if each.family else []
     others = [other.name for other in systems(faults=[]) if other.folder == each.folder and other.name != each.name]

@@ -34,6 +34,7 @@ def write(folder: Path, name: str, text: str) -> None:
 
 def test_1_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert system("gigpo").name == system("2505.10978").name == system("GiGPO").name == "gigpo"
+    assert system("DAPO").name == system("dapo").name == "dapo"
     known = [one("near", aliases=["Far-Away"], arxiv="2401.00001")]
     monkeypatch.setattr(sys.modules[System.__module__], "systems", lambda **_: known)
     assert system("far away").name == system("2401.00001").name == "near"

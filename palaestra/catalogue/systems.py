@@ -89,6 +89,11 @@ class System(pydantic.BaseModel):
         return {"paper": self.paper, "findings": self.findings, "language": self.language}
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """By what names it is found."""
+        return (self.name, *self.aliases, self.title, self.arxiv or "")
+
+    @property
     def text(self) -> str:
         """The paragraph in the folder's `__init__.py`."""
         module = ast.parse((FOLDER / self.folder / "__init__.py").read_text(encoding="utf-8"))
@@ -164,9 +169,7 @@ def system(name: str) -> System:
     found = [each for each in known if each.name == name]
     if not found:
         plain = _plain(name)
-        found = [
-            each for each in known if plain in map(_plain, (each.name, *each.aliases, each.title, each.arxiv or ""))
-        ]
+        found = [each for each in known if plain in map(_plain, each.names)]
     if not found:
         raise UnknownName(
             where=f"palaestra methods {name}",

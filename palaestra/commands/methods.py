@@ -81,7 +81,7 @@ def _listed(found: Sequence[System], *, sorts: bool) -> Iterator[str]:
         yield f"{name:<{wide}}  {each.status:<7}  {title}{family}"
     counts = Counter(each.variant for each in found)
     yield f"\nsystems: {counts[False]}, variants: {counts[True]}. One of them: palaestra methods NAME."
-    yield "Fewer: --find TEXT, --family NAME. Parts: --slot SLOT. How far they go: --status."
+    yield "Fewer: --find TEXT, --family NAME. Parts: --slot SLOT. How far: --status."
 
 
 def _cut(text: str, length: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import typer.main
 from mkdocs.structure.files import File, Files
-from site_pages import adapters, curves, flow, games, metrics, reliability, templates, zero_shot
+from site_pages import adapters, curves, flow, games, metrics, reference, reliability, templates, zero_shot
 from site_pages.environments import environments_page
 from site_pages.evidence import evidence_of, studies_page, system_page
 from site_pages.keys import keys_page
@@ -40,6 +40,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **context: Any) -> str:
     """Called by MkDocs for every page: fills in the tables that stand inside of a written page."""
+    if reference.MARK in markdown:
+        return markdown.replace(reference.MARK, reference.families_list(systems(ROOT / "palaestra/systems")))
     if adapters.MARK in markdown:
         return markdown.replace(adapters.MARK, adapters.adapters_table())
     if games.MARK in markdown:

@@ -59,9 +59,13 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     pieces = [f"# {prose(system.title)}\n"]
     pieces += [prose(lead[0].summary) + "\n"] if lead else []
     pieces += [source(f"arXiv {system.arxiv}") + "\n"] if system.arxiv else []
+    pieces += [f"Also: {prose(', '.join(system.aliases))}.\n"] if system.aliases else []
     found = f" Studies: {prose(system.findings)}." if system.findings else ""
     pieces.append(f"Status: {system.status}, {LEVELS[system.status]}.{found}\n")
     pieces += [f"$$\n{formula}\n$$\n" for formula in system.formulas]
+    pieces += [f"- ${symbol}$: {prose(meaning)}" for symbol, meaning in system.symbols.items()]
+    pieces += [""] if system.symbols else []
+    pieces += ["## Parts of the paper\n", _paper(system)] if system.paper else []
     pieces += ["## Needs\n", _needs(own)]
     pieces += ["## When to use it\n", prose(system.when) + "\n"] if system.when else []
     pieces += ["## Parts\n", _parts(own)]
@@ -70,6 +74,13 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     for each in evidence:
         pieces += [f"## {prose(each.study.title)} {{#{each.study.name}}}\n", *_study(each)]
     return "\n".join(pieces)
+
+
+def _paper(system: System) -> str:
+    """What the paper consists of, and where each part is."""
+    rows = [(part.replace("_", " "), state, prose(line)) for part, where in system.paper.items()
+            for state, line in where.items()]  # fmt: skip
+    return table(("part", "where", "what"), rows)
 
 
 def studies_page(evidence: Sequence[Evidence], systems: Sequence[System]) -> str:

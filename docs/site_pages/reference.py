@@ -9,6 +9,7 @@ from site_pages.markdown import anchor, code, prose, source, table
 
 from palaestra import registry
 from palaestra.catalogue import Declaration, Option, System
+from palaestra.catalogue.systems import FAMILIES
 from palaestra.registry import SLOTS
 from palaestra.registry.options import kind_in_words
 
@@ -46,12 +47,30 @@ def _body(text: str) -> str:
     return "\n".join(lines).strip("\n") + "\n" if text.strip() else ""
 
 
+MARK = "<!-- made: systems by family -->"
+
+
+def families_list(systems: Iterable[System]) -> str:
+    """A bullet for each family: what it is about, and its systems."""
+    known = list(systems)
+    lines = []
+    for family, meaning in FAMILIES.items():
+        links = [
+            f"[{each.title}](methods/{each.name}.md)" for each in known if family in each.family and not each.variant
+        ]
+        lines += [f"- **{family}** ({meaning}): {', '.join(links)}."] if links else []
+    return "\n".join(lines)
+
+
 def systems_page(systems: Iterable[System]) -> str:
     """All systems as one table."""
-    rows = [(_title(s), _composition(s), _recipe(s), _comparison(s), prose(_status(s))) for s in systems]
+    rows = [
+        (_title(s), ", ".join(s.family), _composition(s), _recipe(s), _comparison(s), prose(_status(s)))
+        for s in systems
+    ]
     text = "A system names the parts that differ from the base, and leaves the rest neutral.\n"
     head = "# Methods\n"
-    return "\n".join([head, text, table(("system", "parts", "recipe", "comparison", "status"), rows)])
+    return "\n".join([head, text, table(("system", "family", "parts", "recipe", "comparison", "status"), rows)])
 
 
 def _status(system: System) -> str:

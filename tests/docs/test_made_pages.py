@@ -2,7 +2,8 @@
 and nothing else does; (2) every environment and every panel is on the list of environments; (3) every study is on the
 table of studies once, under its verdict; (4) what is made is not committed; (5) the table of what chat models do; (6)
 the tables of promises: every promise that a test tries is in them, with what was found; (7) the table of TRL's chat
-templates has each of them once, with the reason of a difference.
+templates has each of them once, with the reason of a difference; (8) the overview lists every system by family, and a
+system's page has its other names, its symbols and the parts of its paper.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import subprocess
 import made_pages
 import pytest
 from site_pages.environments import environments_page
-from site_pages.evidence import evidence_of, studies_page
+from site_pages.evidence import evidence_of, studies_page, system_page
 from site_pages.games import games_tables
 from site_pages.keys import MEANINGS, keys_page, sections
+from site_pages.reference import MARK as FAMILIES_MARK
+from site_pages.reference import families_list
 from site_pages.reliability import MARK as PROMISES
 from site_pages.reliability import committed, reliability_tables
 from site_pages.templates import MARK as TEMPLATES
@@ -115,3 +118,17 @@ def test_7_chat_templates() -> None:
     assert all(row[-1].startswith("no: ") and row[-1].endswith(".") for row in different)
     page = (ROOT / "docs/chat-models.md").read_text(encoding="utf-8")
     assert TEMPLATES in page and TEMPLATES not in made_pages.on_page_markdown(page)
+
+
+def test_8_systems_by_family() -> None:
+    listed = families_list(systems())
+    assert not [each.name for each in systems() if not each.variant and f"(methods/{each.name}.md)" not in listed]
+    assert FAMILIES_MARK in (ROOT / "docs/overview.md").read_text(encoding="utf-8")
+    assert "made: systems" not in made_pages.on_page_markdown(FAMILIES_MARK)
+
+
+def test_8_what_a_system_is() -> None:
+    gigpo = next(each for each in systems() if each.name == "gigpo")
+    page = system_page(gigpo, declared(), [])
+    assert gigpo.aliases[0] in page and "## Parts of the paper" in page and "| absent |" in page
+    assert all(f"- ${symbol}$: " in page for symbol in gigpo.symbols)

@@ -52,12 +52,10 @@ MARK = "<!-- made: systems by family -->"
 
 def families_list(systems: Iterable[System]) -> str:
     """A bullet for each family: what it is about, and its systems."""
-    known = list(systems)
+    known = [each for each in systems if not each.variant]
     lines = []
     for family, meaning in FAMILIES.items():
-        links = [
-            f"[{each.title}](methods/{each.name}.md)" for each in known if family in each.family and not each.variant
-        ]
+        links = [f"[{each.title}](methods/{each.name}.md)" for each in known if family in each.family]
         lines += [f"- **{family}** ({meaning}): {', '.join(links)}."] if links else []
     return "\n".join(lines)
 
@@ -65,8 +63,15 @@ def families_list(systems: Iterable[System]) -> str:
 def systems_page(systems: Iterable[System]) -> str:
     """All systems as one table."""
     rows = [
-        (_title(s), ", ".join(s.family), _composition(s), _recipe(s), _comparison(s), prose(_status(s)))
-        for s in systems
+        (
+            _title(each),
+            ", ".join(each.family),
+            _composition(each),
+            _recipe(each),
+            _comparison(each),
+            prose(_status(each)),
+        )
+        for each in systems
     ]
     text = "A system names the parts that differ from the base, and leaves the rest neutral.\n"
     head = "# Methods\n"

@@ -178,7 +178,7 @@ def test_rows_and_prompts(file: Path, tmp_path: Path) -> None:  # rule 3
     assert env.reset(env.tasks("train", 1, 0)[0]).observations[AGENT].text == "Be brief.\nPlay. Guess a number below 8."
     assert play(env, call("hint"))[0].observations[AGENT].text == "Be brief.\nPlay. Guess a number below 8.\nodd"
     lines = tmp_path / "rows.jsonl"
-    lines.write_text('{"secret": 3}\n{"secret": 4}\n')
+    lines.write_text('{"secret": 3, "prompt": "one\u2028two"}\n\n{"secret": 4}\n', encoding="utf-8")
     for data in (str(lines), f"{file}:rows"):
         env = TrlClass(env=f"{file}:Guess", data=data, held_out=0)
         env.reset(env.tasks("train", 1, 0)[0])
@@ -236,6 +236,9 @@ def test_the_expert_is_ones_own(file: Path) -> None:
 
 def test_what_does_not_fit_is_refused(file: Path, tmp_path: Path) -> None:  # rule 7
     (tmp_path / "bad.jsonl").write_text("{")
+    (tmp_path / "twice.jsonl").write_text('{"prompt": "a"}\n\n{"prompt": "b", "prompt": "c"}\n')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "latin.json").write_bytes(b'[{"prompt": "\xe9"}]')
     bad: list[tuple[dict[str, Any], type[PalaestraError], str]] = [
         ({"env": f"{file}:Gone"}, UnknownName, "cannot be loaded"),
         ({"env": f"{file}:Mute"}, ContractError, "to use as a tool"),
@@ -244,6 +247,9 @@ def test_what_does_not_fit_is_refused(file: Path, tmp_path: Path) -> None:  # ru
         ({"env": f"{file}:Greedy"}, RecipeError, "can be made"),
         ({"env": f"{file}:Guess", "data": "gone.jsonl"}, InvalidData, "gone.jsonl"),
         ({"env": f"{file}:Guess", "data": str(tmp_path / "bad.jsonl")}, InvalidData, "not JSON"),
+        ({"env": f"{file}:Guess", "data": str(tmp_path / "twice.jsonl")}, InvalidData, "line 3"),
+        ({"env": f"{file}:Guess", "data": str(tmp_path / "deep.json")}, InvalidData, "nested too deeply"),
+        ({"env": f"{file}:Guess", "data": str(tmp_path / "latin.json")}, InvalidData, "utf-8"),
         ({"env": f"{file}:Guess", "data": []}, InvalidData, "no list of rows"),
         ({"env": f"{file}:Guess", "held_out": 1.0}, RecipeError, "`held_out: 1.0`"),
         ({"env": f"{file}:Guess", "format": "xml"}, RecipeError, "`format: 'xml'`"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from palaestra.envs.kit.images import is_content, with_images
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.registry import part
 from palaestra.tools import Tool, tool
+from palaestra.tools.calls import DECODER, Unreadable
 
 COLUMN = "environment"  # of a row: which of several environments it uses
 OWN = ("reset", "get_reward")  # methods that TRL calls itself
@@ -136,13 +136,25 @@ def _read(path: Path, where: str) -> list[Any]:
     if not path.is_file():
         remedy = "A relative path begins at the folder of the recipe, or at the working folder."
         raise InvalidData(where=where, what=f"there is no file {path}.", remedy=remedy)
-    written = path.read_text(encoding="utf-8")
+    written = path.read_bytes()
+    if path.suffix == ".json":
+        rows = _parsed(written, f"{where}, {path}", "Write a list of rows.")
+        return rows if isinstance(rows, list) else []
+    lines = enumerate(written.split(b"\n"), start=1)  # a text may hold other marks of a line's end
+    return [
+        _parsed(line, f"{where}, {path}, line {n}", "Write one row on each line.") for n, line in lines if line.strip()
+    ]
+
+
+def _parsed(written: bytes, where: str, remedy: str) -> Any:
     try:
-        found = json.loads(written) if path.suffix == ".json" else [json.loads(line) for line in written.splitlines()]
-    except json.JSONDecodeError as error:
-        remedy = "Write a list of rows." if path.suffix == ".json" else "Write one row on each line."
-        raise InvalidData(where=f"{where}, {path}", what=f"it is not JSON: {error}.", remedy=remedy) from None
-    return found if isinstance(found, list) else []
+        return DECODER.decode(written.decode("utf-8-sig"))
+    except Unreadable as error:
+        raise InvalidData(where=where, what=f"{error}.", remedy="Correct it.") from None
+    except RecursionError:
+        raise InvalidData(where=where, what="it is nested too deeply.", remedy=remedy) from None
+    except ValueError as error:  # also bytes that are no UTF-8
+        raise InvalidData(where=where, what=f"it is not JSON: {error}.", remedy=remedy) from None
 
 
 def prompt_of(row: Row, shown: Any, where: str) -> tuple[dict[str, Any], ...]:

@@ -27,7 +27,7 @@ from palaestra.data.protocols.engine import Response
 from palaestra.data.protocols.policy import Policy, Sampling, Session
 from palaestra.endpoints import Call, ChatRequest, Endpoint, Reply, Style, ask, endpoint_from, require_package
 from palaestra.endpoints.clients import VARIABLES
-from palaestra.endpoints.replies import PNG
+from palaestra.endpoints.replies import PNG, call_message
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.models.pictures import opened
 from palaestra.registry import Positive, PositiveInt, register
@@ -251,6 +251,8 @@ class EndpointSession(Session):
 
     def _turn(self, observation: Observation) -> Messages:
         """The messages of an observation. If the last reply calls tools, it begins with their results."""
+        if not self.waiting and any(one.get("tool_calls") for one in observation.messages or ()):
+            return self._past(observation.messages or ())
         given = [self._message(one) for one in observation.messages or ()]
         results = [one["content"] for one in given if one["role"] == "tool"]
         plain = [{"role": "user", "content": observation.text or ""}]
@@ -269,6 +271,29 @@ class EndpointSession(Session):
         results += [results[0] if results else NO_RESULT] * (len(self.waiting) - len(results))
         pairs = zip(self.waiting, results, strict=False)
         return [*({"role": "tool", "tool_call_id": number, "content": text} for number, text in pairs), *rest]
+
+    def _past(self, given: Sequence[Mapping[str, Any]]) -> Messages:
+        """Messages with calls and their results, such as the history in a row of a data set."""
+        shown: Messages = []
+        ids: list[str] = []  # of the calls whose results come next
+        for one in given:
+            message = self._message(one)
+            calls = [call["function"] for call in one.get("tool_calls") or ()]
+            if one["role"] == "tool" and ids:
+                number = one.get("tool_call_id")
+                message["tool_call_id"] = ids.pop(ids.index(number) if number in ids else 0)
+            elif one["role"] == "tool":  # tools are declared in words
+                (message,) = _results_in_words([message["content"]])
+            elif calls and self.policy.declares_tools:
+                ids = [call.get("id") or f"past{len(shown):05d}{n:02d}" for n, call in enumerate(one["tool_calls"])]
+                texts = [json.dumps(call["arguments"], ensure_ascii=False) for call in calls]
+                made = [Call(number, call["name"], text) for number, call, text in zip(ids, calls, texts, strict=True)]
+                message["tool_calls"] = [call_message(call) for call in made]
+            elif calls:
+                written = [call_in_words(ToolCall(name=call["name"], arguments=call["arguments"])) for call in calls]
+                message["content"] = "\n".join([message["content"], *written]).strip()
+            shown.append(message)
+        return shown
 
     def _note(self, reply: Reply) -> None:
         self.messages = [*self.messages, reply.message()]

@@ -5,7 +5,8 @@ system text apart, turns that alternate, images, and no setting that is at its d
 after the time that the server names; (5) a world of calls is refused without native tools; (6) a policy can be made
 from an address, a model and a variable; (7) in a run, an endpoint of either style plays with a tool; (8) images inside
 messages are sent at their places, also beside the results of calls, and are refused where they are not sent; (9) with
-tools in words, an endpoint reads what a policy reads whose chat template has no tools."""
+tools in words, an endpoint reads what a policy reads whose chat template has no tools; (10) calls in the messages of an
+observation are sent as calls with their results, or in words."""
 
 from __future__ import annotations
 
@@ -354,3 +355,29 @@ def test_9_images_of_a_message_stand_behind_the_result(role: str, style: str) ->
     kind = "image_url" if style == "openai" else "image"
     assert last["role"] == "user" and [one["type"] for one in last["content"]] == ["text", kind]
     assert last["content"][0]["text"].split() == ["<tool_response>", "a", "hall", "</tool_response>"]
+
+
+# ---- (10) -------------------------------------------------------------------------------------------------
+def past_call(number: str) -> dict[str, Any]:
+    return {"type": "function", "id": number, "function": {"name": "calculator", "arguments": {"expression": "2 + 3"}}}
+
+
+@pytest.mark.parametrize("ids", [("a", "b"), ("", "")], ids=["named", "nameless"])
+@pytest.mark.parametrize("native", [True, False], ids=["native", "words"])
+def test_10_calls_in_messages(native: bool, ids: tuple[str, str]) -> None:
+    calls = {"role": "assistant", "content": "I add.", "tool_calls": [past_call(ids[0]), past_call(ids[1])]}
+    results = [{"role": "tool", "content": text, "tool_call_id": n} for n, text in zip(ids, ("5", "6"), strict=True)]
+    seen = [{"role": "user", "content": "2 + 3?"}, calls, *results, {"role": "user", "content": "So?"}]
+    with ChatServer("5") as server:
+        talk = session(server, tools="api" if native else "words")
+        act(talk, Observation(messages=seen, text="So?", tools=TOOLS))
+        sent = server.requests[-1]["messages"]
+    if not native:
+        text = "\n".join(one["content"] for one in sent)
+        assert text.count(IN_WORDS) == 2 and "5" in text and "6" in text and "tool" not in {one["role"] for one in sent}
+        return
+    assert [one["role"] for one in sent] == ["user", "assistant", "tool", "tool", "user"]
+    made = sent[1]["tool_calls"]
+    assert [one["function"] for one in made] == [{"name": "calculator", "arguments": '{"expression": "2 + 3"}'}] * 2
+    assert [one["tool_call_id"] for one in sent[2:4]] == [one["id"] for one in made] and made[0]["id"] != made[1]["id"]
+    assert [one["content"] for one in sent] == ["2 + 3?", "I add.", "5", "6", "So?"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from palaestra.algebra import row_draws
 from palaestra.data import Batch, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
 from palaestra.registry import Positive, register
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from palaestra.data import Batch, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 
 OUTSIDE = ("porch", "dark corridor")  # words of an observation before the house
 

@@ -20,7 +20,7 @@ import time
 import numpy as np
 import torch
 
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import TransformersForward
 from palaestra.models.causal_lm import make_causal_lm

@@ -24,7 +24,7 @@ import torch
 from machine import describe
 from transformers import AutoModelForCausalLM
 
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.models.joined import join_weights
 from palaestra.models.pretrained import located

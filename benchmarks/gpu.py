@@ -33,7 +33,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from palaestra.data import StepTable
 from palaestra.data.batches import micro_batches_of
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.models.causal_lm import load_causal_lm
 from palaestra.models.pretrained import SMOLLM2, located

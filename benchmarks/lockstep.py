@@ -47,8 +47,7 @@ from asynchrony import TURN  # one for this file as a script and as the home of 
 from machine import describe
 
 from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, derive
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Sampling, Session
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.recipe import load
 from palaestra.registry import register
 from palaestra.rollout.programs import acted_by

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from palaestra.chat import FullHistory
 from palaestra.data import Batch, Play, RunSetup, Step, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry import part

@@ -5,7 +5,7 @@ from palaestra.chat.lengths import ContextFull
 from palaestra.chat.render import ChatRenderer
 from palaestra.chat.renderers import Renderer, head_of, renderer_for
 from palaestra.chat.tags import TagRenderer
-from palaestra.data.protocols.context import Context, Conversation, Prompt
+from palaestra.data.protocols import Context, Conversation, Prompt
 
 __all__ = [
     "ChatRenderer",

@@ -19,7 +19,7 @@ from palaestra.chat.template_thoughts import VERBATIM
 from palaestra.chat.template_tools import numbered
 from palaestra.chat.thoughts import LEFT_OPEN, OWN, PAIRS, in_channels, reply_of, thoughts_in, usual, without_thoughts
 from palaestra.data import Observation, ToolCall
-from palaestra.data.protocols.context import Context, Conversation, Prompt
+from palaestra.data.protocols import Context, Conversation, Prompt
 from palaestra.registry import PositiveInt, register
 from palaestra.tools.calls import Parsed
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from palaestra.commands import tables
 from palaestra.commands.launch.arms import ArmRun, run_all
 from palaestra.errors import RecipeError, RunFolderError
-from palaestra.evaluation.comparison import compare, plot
+from palaestra.evaluation.comparison import compare
+from palaestra.evaluation.comparison_plot import plot
 from palaestra.evaluation.runs import Arm, load_arm
 from palaestra.process.terminal import say, visible
 from palaestra.recipe import Recipe, load, split_arguments

@@ -55,14 +55,14 @@ def run(
         raise UnknownName(where="--family", what=f"there is no family `{family}`.", options=FAMILIES)
     faults: list[str] = []
     if name is not None:
-        print(_described(system(name)))
+        print(_described(system(name)), flush=True)
     elif slot is not None or without is not None:
         console().print(_parts([slot] if slot else list(SLOTS), without))
     elif status:
-        print("\n".join(_counted(systems(faults=faults))))
+        print("\n".join(_counted(systems(faults=faults))), flush=True)
     else:
         known = [each for each in systems(faults=faults) if family is None or family in each.family]
-        print("\n".join(_listed(known if find is None else search(find, known), sorts=find is None)))
+        print("\n".join(_listed(known if find is None else search(find, known), sorts=find is None)), flush=True)
     for fault in faults:
         say(fault)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines.blocks import BLOCK
 from palaestra.engines.memory import limit_of, said
 from palaestra.engines.scheduler import PolicyServer

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import palaestra
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines import wire
 from palaestra.engines.scheduler import length_of
 from palaestra.engines.session import refuse_fork

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from palaestra.data.interaction import Action, FinishReason
-from palaestra.data.protocols.engine import Request, Response
+from palaestra.data.protocols import Request, Response
 from palaestra.data.trajectory import Picture, digest_of
 from palaestra.errors import ContractError, PalaestraError
 

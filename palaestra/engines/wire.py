@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from palaestra.data.interaction import Action, FinishReason
-from palaestra.data.protocols.engine import Request, Response
+from palaestra.data.protocols import Request, Response
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, UnknownName
 from palaestra.models.adapters import Addition, adapt, low_rank, named_tensors, sharing
 from palaestra.models.causal_lm import kind_of

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +15,6 @@ from rich.table import Table
 
 import palaestra
 from palaestra.errors import InvalidData, RunFolderError, UnknownName
-from palaestra.evaluation.curves import Panel, Series, draw
 from palaestra.evaluation.runs import Arm, Array, Run, load_arm
 from palaestra.evaluation.statistics import (
     METHOD,
@@ -189,22 +186,6 @@ class Comparison:
         console = Console(file=io.StringIO(), width=width, force_terminal=False, no_color=True)
         console.print(self.table())
         return str(console.file.getvalue())  # type: ignore[attr-defined]
-
-
-def plot(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
-    """Draw the mean curves of the arms with their intervals, as PNG or SVG by the suffix of `path`."""
-    series = [
-        Series(
-            name=f"{arm.name} ({len(arm.seeds)} seeds)",
-            x=comparison.grid,
-            y=arm.curves.mean(axis=0),
-            low=arm.low,
-            high=arm.high,
-        )
-        for arm in comparison.arms
-    ]
-    panel = Panel(title=f"{comparison.metric}: mean and {comparison.level:.0%} interval", series=series)
-    return draw([panel], path, x_label=comparison.axis.replace("_", " "))
 
 
 def compare(

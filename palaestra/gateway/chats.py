@@ -24,7 +24,7 @@ from palaestra.chat.messages import Message
 from palaestra.chat.readers import Bare
 from palaestra.data import Action, Observation, Step, StopReason, derive
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.faults import failed, too_long

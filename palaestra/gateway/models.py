@@ -21,7 +21,7 @@ from palaestra.chat.lengths import SHORT, ContextFull, Encoder
 from palaestra.chat.messages import Message
 from palaestra.data import Observation, derive
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols.engine import Engine, Request
+from palaestra.data.protocols import Engine, Request
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.gateway.backend import Backend, Event
 from palaestra.gateway.faults import failed, too_long

@@ -10,7 +10,7 @@ from torch import Tensor
 from palaestra.algebra import Credit, lambda_return, token_rewards, whitened
 from palaestra.data import StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.registry import Columns, Fraction, NonNegative, Positive, PositiveInt, register
 
 

@@ -13,7 +13,7 @@ import transformers
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from palaestra.data.protocols.learning import Optimizer
+from palaestra.data.protocols import Optimizer
 from palaestra.errors import CheckpointError, ContractError, InvalidData, RecipeError
 from palaestra.models.sharding import load_optimizer, spread_like, whole
 from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, register

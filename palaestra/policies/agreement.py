@@ -15,7 +15,7 @@ import torch
 
 from palaestra.chat import FullHistory
 from palaestra.data import Observation
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.data.trajectory import Picture
 from palaestra.errors import ContractError
 from palaestra.models.causal_lm import load_causal_lm

@@ -23,8 +23,7 @@ from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.template_tools import call_in_words, in_words, result_of, without_results
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.interaction import FinishReason, ToolCall
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Sampling, Session
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.endpoints import Call, ChatRequest, Endpoint, Reply, Style, ask, endpoint_from, require_package
 from palaestra.endpoints.clients import VARIABLES
 from palaestra.endpoints.replies import PNG, call_message

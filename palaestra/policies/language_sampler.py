@@ -21,8 +21,7 @@ from palaestra.chat.lengths import SHORT, letters_of
 from palaestra.chat.messages import words_beside
 from palaestra.chat.template_tools import numbered
 from palaestra.data import Action, NextPrompt, Observation, Row
-from palaestra.data.protocols.engine import Engine, Request, Response
-from palaestra.data.protocols.policy import Policy, Sampling, Session
+from palaestra.data.protocols import Engine, Policy, Request, Response, Sampling, Session
 from palaestra.data.trajectory import Picture
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.models.adapters import named_tensors

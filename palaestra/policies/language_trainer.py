@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palaestra.data import Row
-from palaestra.data.protocols.policy import Policy, PolicyOutputs
+from palaestra.data.protocols import Policy, PolicyOutputs
 from palaestra.errors import RecipeError
 from palaestra.models.adapters import Additions, adding
 from palaestra.models.attention import reading

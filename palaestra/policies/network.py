@@ -21,8 +21,7 @@ from torch import Tensor
 from palaestra.data import Action, Observation, Row, RunSetup
 from palaestra.data.abilities import has, sizes_of
 from palaestra.data.entropy_signal import EntropyTemperature
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, PolicyOutputs, Sampling, Session
+from palaestra.data.protocols import Policy, PolicyOutputs, Response, Sampling, Session
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.networks import Activation, ActorCritic, RecurrentActorCritic

@@ -11,8 +11,7 @@ import numpy as np
 
 from palaestra.data import Action, NextPrompt, Observation, RunSetup
 from palaestra.data.abilities import box_of
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Oracle, Policy, Sampling, Session
+from palaestra.data.protocols import Oracle, Policy, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.process.terminal import visible
 from palaestra.registry import register

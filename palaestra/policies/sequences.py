@@ -47,7 +47,7 @@ class LanguageInputs(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LanguageSamples:
-    """The fields of `palaestra.data.protocols.policy.Samples`, and the token ids.
+    """The fields of `palaestra.data.protocols.Samples`, and the token ids.
 
     Attributes:
         ids: for each sample, int32 (length,).

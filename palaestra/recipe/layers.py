@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from palaestra import registry
 from palaestra.errors import RecipeError, shortened
-from palaestra.recipe.origins import Mark, Node, node_of, shortened
+from palaestra.recipe.origins import Mark, Node, node_of
 from palaestra.registry import Section
 from palaestra.registry.bound import BoundPart
 from palaestra.training.settings import PART_SLOTS, RunSettings

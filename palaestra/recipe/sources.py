@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import RecipeError, UnknownName, nearest, shortened
-from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml, shortened
+from palaestra.recipe.origins import LARGEST_FILE, Mark, Node, node_of, read_yaml
 from palaestra.registry.source_search import PACKAGE
 
 Source = str | Path | Mapping[str, Any]

@@ -34,18 +34,12 @@ from palaestra.registry.options import (
     ZeroVariance,
     check_options,
 )
-from palaestra.registry.slots import (
-    DECLARED,
-    SINGLE,
-    SLOTS,
-    STAGES,
-)
+from palaestra.registry.slots import DECLARED as DECLARED
+from palaestra.registry.slots import SINGLE as SINGLE
+from palaestra.registry.slots import SLOTS as SLOTS
+from palaestra.registry.slots import STAGES as STAGES
 
 __all__ = [
-    "DECLARED",
-    "SINGLE",
-    "SLOTS",
-    "STAGES",
     "AtMost",
     "Columns",
     "Count",

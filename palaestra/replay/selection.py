@@ -16,7 +16,7 @@ from torch import Tensor
 from palaestra.data import Batch, RunSetup, StepTable, Task, Trajectory, derive, rows_of
 from palaestra.data.abilities import has
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.registry import PositiveInt, register
 from palaestra.replay import SuccessStore, in_group_of, is_replayed

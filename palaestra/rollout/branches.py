@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palaestra.data import Action, NextPrompt, Observation, Play, Step, StepResult, Task, Trajectory
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Sampling, Session
+from palaestra.data.protocols import Response, Sampling, Session
 from palaestra.errors import ContractError, EpisodeFailure
 from palaestra.rollout.episode import Episode, Key, conversation_of
 from palaestra.rollout.roles import Role

@@ -18,9 +18,7 @@ from typing import Any
 from palaestra.boundary.cleaning import clean_action, clean_observation, clean_result
 from palaestra.chat import ContextFull
 from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, StopReason, Trajectory, derive
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Sampling, Session
+from palaestra.data.protocols import Response, Sampling, Session, complete
 from palaestra.errors import ContractError, EpisodeFailure, PalaestraError, described, ends_run, nearest
 from palaestra.rollout.faults import current_task, is_ended
 from palaestra.rollout.hosts import Host, failure

@@ -18,7 +18,7 @@ from palaestra.chat.reply_calls import calls_of
 from palaestra.chat.template_tools import call_in_words, result_of
 from palaestra.data import Action, Observation, Step, ToolCall
 from palaestra.data.abilities import has
-from palaestra.data.protocols.policy import Policy, Sampling
+from palaestra.data.protocols import Policy, Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import declared as declared_by
 from palaestra.tools import Parsed, Tool, Toolbox

@@ -13,7 +13,7 @@ from typing import Any
 from palaestra.boundary.cleaning import clean_text
 from palaestra.boundary.process import Home, Lent, protected
 from palaestra.data import Failure, Play, RunSetup, StopReason, Trajectory
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, MissingExtra, PalaestraError, described, ends_run
 from palaestra.registry import register, registration
 from palaestra.rollout.branches import BranchingEpisode

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 
 from palaestra.chat import ContextFull
 from palaestra.data import NextPrompt, Play, RunSetup, Step, StopReason, Trajectory
-from palaestra.data.protocols.policy import Sampling, Session
+from palaestra.data.protocols import Sampling, Session
 from palaestra.data.trajectory import noted
 from palaestra.errors import ContractError, NoSignal, UnknownName, nearest
 from palaestra.registry import PositiveInt, declared, register

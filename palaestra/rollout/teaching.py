@@ -8,9 +8,7 @@ from typing import Any
 
 from palaestra.chat.reply_calls import calls_of
 from palaestra.data import Action, NextPrompt, Observation
-from palaestra.data.protocols.context import Conversation
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Oracle, Policy, Sampling, Session
+from palaestra.data.protocols import Conversation, Oracle, Policy, Response, Sampling, Session
 from palaestra.rollout.episode import Episode, Key
 from palaestra.rollout.programs import Program
 from palaestra.rollout.roles import Role

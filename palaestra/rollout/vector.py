@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from palaestra.boundary.process import Home, Lent, protected
 from palaestra.data import Action, Play, RunSetup, StepResult, StopReason, Task, Trajectory
-from palaestra.data.protocols.policy import Sampling, Session
+from palaestra.data.protocols import Sampling, Session
 from palaestra.errors import EpisodeFailure, RecipeError, described, ends_run
 from palaestra.policies.network import NetworkSession, Question
 from palaestra.registry import declared, register

@@ -9,7 +9,7 @@ import numpy as np
 
 from palaestra.chat import Context, Renderer
 from palaestra.data import Observation
-from palaestra.data.protocols.completion import complete
+from palaestra.data.protocols import complete
 from palaestra.errors import ContractError
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines.external.arrival import CHANGE
 from palaestra.engines.external.engine import ServedEngine
 from palaestra.engines.external.sglang import SGLangEngine
@@ -336,7 +336,7 @@ def _put(model: Any, weights: dict[str, Tensor]) -> None:
 def _must(holds: bool, what: str) -> None:
     if not holds:
         raise ContractError(
-            where="engine", what=f"{what}.", remedy="`help(palaestra.data.protocols.engine.Engine)` has the rules."
+            where="engine", what=f"{what}.", remedy="`help(palaestra.data.protocols.Engine)` has the rules."
         )
 
 

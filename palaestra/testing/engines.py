@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response, complete
 from palaestra.errors import ContractError, EpisodeFailure, UnknownName
 from palaestra.models.causal_lm import make_causal_lm
 
@@ -22,7 +21,7 @@ PROMPT, QUESTION = [5, 9, 40, 7, 3], [11, 2, 30]
 def check_engine(
     make: Callable[..., Engine], *, model: Any = None, tolerance: float = 1e-4, batch_invariant: bool = True
 ) -> None:
-    """Use an engine and refuse it if it breaks a rule of `palaestra.data.protocols.engine.Engine`.
+    """Use an engine and refuse it if it breaks a rule of `palaestra.data.protocols.Engine`.
 
     Args:
         make: makes the engine as a recipe does, by `make({"main": model}, "cpu")`. Bind options by `functools.partial`.
@@ -178,5 +177,5 @@ def _rule(holds: bool, number: int, fault: str) -> None:
         raise ContractError(
             where=f"engine, rule {number}",
             what=f"{fault}.",
-            remedy="`help(palaestra.data.protocols.engine.Engine)` lists the rules.",
+            remedy="`help(palaestra.data.protocols.Engine)` lists the rules.",
         )

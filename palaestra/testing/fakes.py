@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, NextPrompt, Observation, RunSetup, StepResult, Task, derive
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Sampling, Session
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.engines import InProcessEngine
 from palaestra.envs.kit.results import several
 from palaestra.policies.language import LanguagePolicy

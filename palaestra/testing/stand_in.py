@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine, wire
 from palaestra.engines.external.fleet import COMPARED
 from palaestra.errors import EpisodeFailure, PalaestraError

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from palaestra.data import Batch, Play, RunSetup, Trajectory, derive
-from palaestra.data.protocols.learning import Experience
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Experience, Sampling
 from palaestra.data.table import token_count
 from palaestra.errors import ContractError, RecipeError
 from palaestra.process.terminal import say

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, PalaestraError, RunFolderError
 from palaestra.models.devices import on_cpu
 from palaestra.models.sharding import load_weights, whole

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Batch, Play, RunSetup, derive
-from palaestra.data.protocols.learning import Experience
+from palaestra.data.protocols import Experience
 from palaestra.rollout.strategies import RolloutContext
 from palaestra.training.parallel import SharedRunner
 from palaestra.training.settings import RunSettings

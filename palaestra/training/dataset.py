@@ -12,8 +12,7 @@ import numpy as np
 
 from palaestra.chat import ContextFull
 from palaestra.data import Batch, NextPrompt, RunSetup, Step, Trajectory, derive
-from palaestra.data.protocols.learning import Experience
-from palaestra.data.protocols.policy import Session
+from palaestra.data.protocols import Experience, Session
 from palaestra.envs.worlds.dataset.layouts import LayoutName
 from palaestra.envs.worlds.dataset.records import WHERE, Record, Records, read_records
 from palaestra.errors import EpisodeFailure, InvalidData, RecipeError

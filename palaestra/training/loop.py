@@ -12,7 +12,7 @@ from pathlib import Path
 
 from palaestra.boundary.process import learning, protected
 from palaestra.data import Batch, Iteration, RunSetup, StepTable, Trajectory, derive, rows_of
-from palaestra.data.protocols.learning import Experience, StatefulPart
+from palaestra.data.protocols import Experience, StatefulPart
 from palaestra.errors import NoSignal
 from palaestra.process.interruption import Interruption
 from palaestra.store.episodes import EpisodeLog

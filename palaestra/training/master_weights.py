@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from palaestra.data.protocols.learning import Optimizer
+from palaestra.data.protocols import Optimizer
 from palaestra.errors import CheckpointError
 from palaestra.models.precision import is_low
 from palaestra.models.sharding import copied, spread_like

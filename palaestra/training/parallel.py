@@ -23,7 +23,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from palaestra.data import Play, Trajectory
-from palaestra.data.protocols.policy import PolicyOutputs
+from palaestra.data.protocols import PolicyOutputs
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.errors import PalaestraError, RankError, RecipeError
 from palaestra.models.sharding import is_spread, shard, whole

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from palaestra.data import Iteration, StepTable
 from palaestra.data.batches import micro_batches_of, token_index
-from palaestra.data.protocols.policy import Samples
+from palaestra.data.protocols import Samples
 from palaestra.registry.bound import BoundPart
 from palaestra.registry.column_names import output_of
 

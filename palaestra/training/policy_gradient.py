@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from palaestra.data import Batch, Iteration, RunSetup, derive
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.learning import Learner, Optimizer
+from palaestra.data.protocols import Learner, Optimizer, complete
 from palaestra.errors import PalaestraError, RecipeError
 from palaestra.models.precision import is_low
 from palaestra.models.sharding import is_spread, whole

@@ -15,8 +15,7 @@ import torch
 from palaestra.chat.readers import Reader
 from palaestra.data import Iteration, RunSetup, StepTable, TokenBatch
 from palaestra.data.abilities import ABILITIES, has, sizes_of
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.context import Context
+from palaestra.data.protocols import Context, complete
 from palaestra.data.tokens import IDS
 from palaestra.errors import PalaestraError, RecipeError, described, ends_run
 from palaestra.registry import declared

@@ -12,10 +12,7 @@ from palaestra.boundary.tasks import tasks_of
 from palaestra.chat.readers import Reader
 from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive
 from palaestra.data.abilities import has, require, sizes_of
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.context import Context
-from palaestra.data.protocols.engine import Engine
-from palaestra.data.protocols.policy import Policy
+from palaestra.data.protocols import Context, Engine, Policy, complete
 from palaestra.data.ranks import Ranks
 from palaestra.errors import ContractError, RecipeError, nearest, out_of_memory
 from palaestra.models.devices import run_device

@@ -16,8 +16,7 @@ from torch import Tensor
 from palaestra.algebra import Credit
 from palaestra.boundary.process import protected
 from palaestra.data import Iteration, StepTable
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart, complete
 from palaestra.errors import ContractError, InvalidData, RecipeError
 from palaestra.registry import declared, registration
 from palaestra.registry.bound import BoundPart

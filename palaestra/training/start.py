@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from palaestra.data.abilities import has
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.learning import Experience
+from palaestra.data.protocols import Experience, complete
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.process.interruption import Stopped, exits_refused, stoppable
 from palaestra.store.folder import RESULT, RunFolder

@@ -29,8 +29,7 @@ from palaestra.data import Play, RunSetup, StopReason, Task, Trajectory, derive,
 from palaestra.data.abilities import HasTasks, has
 from palaestra.data.batches import micro_batches_of, token_index
 from palaestra.data.interaction import FinishReason
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.policy import Policy, Sampling
+from palaestra.data.protocols import Policy, Sampling, complete
 from palaestra.endpoints.clients import VARIABLES
 from palaestra.engines.heap import Growth
 from palaestra.errors import CheckpointError, NoSignal, RecipeError

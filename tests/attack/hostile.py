@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, Observation, RunSetup, StepResult
-from palaestra.data.protocols.policy import Policy, Sampling
+from palaestra.data.protocols import Policy, Sampling
 from palaestra.policies.scripted import ScriptedSession
 from palaestra.testing import EchoEnvironment
 from palaestra.tools import tool

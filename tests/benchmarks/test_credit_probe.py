@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.credit_probe import CreditProbe
 from palaestra.data import Batch, StepTable
-from palaestra.data.protocols.policy import PolicyOutputs
+from palaestra.data.protocols import PolicyOutputs
 
 TEXTS = ("you start. porch 1. the way on is east.", "you went on. hall. exits north.", "key taken. hall. exits north.")
 

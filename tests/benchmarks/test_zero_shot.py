@@ -18,7 +18,7 @@ import pytest
 
 from palaestra.chat import Window
 from palaestra.data import Observation, RunSetup
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.envs.worlds.household.world import Household
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.evaluation.scripted import play_scripted

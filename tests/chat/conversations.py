@@ -14,7 +14,7 @@ import numpy as np
 
 from palaestra.chat import ChatRenderer, FullHistory, LatestOnly, Window
 from palaestra.data import Action, FinishReason, Observation, Play, RunSetup, StepResult, Task, ToolCall
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.data.table import rows_of
 from palaestra.engines import InProcessEngine
 from palaestra.errors import InvalidData

@@ -12,11 +12,7 @@ import pytest
 
 from palaestra import registry
 from palaestra.data import Action, NextPrompt, Observation
-from palaestra.data.protocols.completion import complete
-from palaestra.data.protocols.context import Context
-from palaestra.data.protocols.engine import Engine, Response
-from palaestra.data.protocols.learning import Optimizer
-from palaestra.data.protocols.policy import Policy, Session
+from palaestra.data.protocols import Context, Engine, Optimizer, Policy, Response, Session, complete
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError
 from palaestra.testing import ScriptedPolicy, TinyModel
@@ -41,7 +37,7 @@ def test_1_complete() -> None:
     with pytest.raises(ContractError) as caught:
         complete(object(), Context, where="context: mine")
     assert caught.value.where == "context: mine" and caught.value.what == "object has no `start`."
-    assert "class object(Context)" in caught.value.remedy and "palaestra.data.protocols.context" in caught.value.remedy
+    assert "class object(Context)" in caught.value.remedy and "palaestra.data.protocols" in caught.value.remedy
 
 
 def test_2_nothing_is_run() -> None:

@@ -22,7 +22,7 @@ import pytest
 from site_pages.flow import ARROWS, CODE, DRAWING, PAGE, PLACES, Stop, drawing, stops
 
 from palaestra import data
-from palaestra.data.protocols import engine, learning, policy
+from palaestra.data import protocols
 from palaestra.recipe import load
 from palaestra.training.loop import Trainer
 from palaestra.training.start import train
@@ -183,8 +183,7 @@ def parts(value: Any) -> Iterator[Any]:
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
     """One iteration of the small recipe of tests/training."""
     here = tmp_path_factory.mktemp("followed") / "run"
-    rooms = (engine, policy, learning, data)
-    kinds = {name: next(getattr(room, name) for room in rooms if hasattr(room, name)) for name in types_of(TEXT)}
+    kinds = {name: getattr(protocols if hasattr(protocols, name) else data, name) for name in types_of(TEXT)}
     record, plain = Followed(STOPS, kinds), Trainer.iterate
 
     def iterate(self: Trainer) -> dict[str, float]:

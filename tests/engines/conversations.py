@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palaestra.data.protocols.engine import Request, Response
+from palaestra.data.protocols import Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import shape_of
 from palaestra.engines.sampling import log_distribution

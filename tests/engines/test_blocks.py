@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data.protocols.engine import Response
+from palaestra.data.protocols import Response
 from palaestra.engines import InProcessEngine, blocks, scheduler
 from palaestra.engines.blocks import BlockStore, Prompt
 from palaestra.engines.memory import free_bytes, limit_of

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from palaestra.data import RunSetup
-from palaestra.data.protocols.engine import Engine, Request
+from palaestra.data.protocols import Engine, Request
 from palaestra.engines import InProcessEngine, wire
 from palaestra.engines.remote import RemoteEngine
 from palaestra.engines.wire import TOKEN

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra.data.protocols.engine import Engine
+from palaestra.data.protocols import Engine
 from palaestra.engines import InProcessEngine
 from palaestra.engines.external.dialect import Piece
 from palaestra.engines.external.engine import ServedEngine, _Unsure

@@ -8,7 +8,7 @@ from typing import Any
 
 from palaestra.chat import FullHistory
 from palaestra.data import Action, FinishReason, Play, RunSetup, Task, ToolCall, Trajectory
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.rollout.programs import demonstrate, play
 from palaestra.rollout.roles import Role, RoleTools
 from palaestra.rollout.runner import EpisodeRunner

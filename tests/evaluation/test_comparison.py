@@ -23,7 +23,8 @@ import pytest
 from PIL import Image
 
 from palaestra.errors import RunFolderError, UnknownName
-from palaestra.evaluation.comparison import Comparison, compare, difference, plot
+from palaestra.evaluation.comparison import Comparison, compare, difference
+from palaestra.evaluation.comparison_plot import plot
 from palaestra.evaluation.runs import Arm, Run, load_arm
 from palaestra.store.folder import RunFolder
 from palaestra.store.metrics import MetricsLog

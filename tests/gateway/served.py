@@ -13,7 +13,7 @@ import numpy as np
 import openai
 
 from palaestra.data import Action, FinishReason
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.gateway.app import Single, make_app
 from palaestra.gateway.limits import ServerLimits

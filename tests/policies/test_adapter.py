@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palaestra.data import RunSetup
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import TransformersForward, forward_of
 from palaestra.engines.llama import LlamaForward

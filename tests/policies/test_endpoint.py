@@ -13,7 +13,7 @@ import yaml
 
 from palaestra.chat import FullHistory, LatestOnly
 from palaestra.data import Action, Observation, RunSetup
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import PalaestraError
 from palaestra.policies.endpoint import EndpointPolicy
 from palaestra.recipe import load

@@ -28,7 +28,7 @@ from palaestra.chat import ChatRenderer, FullHistory, LatestOnly
 from palaestra.chat.places import PLACE
 from palaestra.data import Action, Observation, RunSetup
 from palaestra.data.interaction import FinishReason, ToolCall
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure, RecipeError
 from palaestra.policies.endpoint import EndpointPolicy, EndpointSession
 from palaestra.recipe import load

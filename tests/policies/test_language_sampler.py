@@ -17,7 +17,7 @@ from tokenizers import Regex, pre_tokenizers
 from palaestra.chat import FullHistory
 from palaestra.chat.lengths import SHORT, Encoder, letters_of
 from palaestra.data import Observation
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.engines import InProcessEngine
 from palaestra.errors import EpisodeFailure
 from palaestra.models.tokenizer import train_tokenizer

@@ -32,7 +32,7 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Row, RunSetup, Step, Task, Trajectory, rows_of
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import CheckpointError, EpisodeFailure, InvalidData, RecipeError
 from palaestra.policies.drawing import draw, uniform
 from palaestra.policies.network import NetworkPolicy

@@ -33,8 +33,7 @@ from transformers import AutoProcessor
 from palaestra.chat import FullHistory, LatestOnly, Window
 from palaestra.chat.places import PLACE
 from palaestra.data import Action, Observation, RunSetup, Step, Task, Trajectory
-from palaestra.data.protocols.engine import Request
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Request, Sampling
 from palaestra.data.table import rows_of
 from palaestra.engines import InProcessEngine
 from palaestra.engines.remote import RemoteEngine

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from palaestra.commands import export
 from palaestra.data import RunSetup
-from palaestra.data.protocols.policy import PolicyOutputs
+from palaestra.data.protocols import PolicyOutputs
 from palaestra.engines import InProcessEngine
 from palaestra.engines.forward import TransformersForward, forward_of
 from palaestra.errors import CheckpointError, RecipeError

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Row, RunSetup, Step, Task, Trajectory, rows_of
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.engines import InProcessEngine
 from palaestra.errors import EpisodeFailure, PalaestraError
 from palaestra.policies.language import LanguagePolicy

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, RunSetup
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import EpisodeFailure
 from palaestra.policies.scripted import ScriptedSession, expert, human, random
 from tests.messages import told

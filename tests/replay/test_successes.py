@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from palaestra.data import Batch, FinishReason, NextPrompt, RunSetup, StepTable, StopReason, Task, Trajectory
-from palaestra.data.protocols.policy import PolicyOutputs
+from palaestra.data.protocols import PolicyOutputs
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.estimators import grpo
 from palaestra.replay import SuccessStore, again, in_group_of, is_replayed, pack, unpack

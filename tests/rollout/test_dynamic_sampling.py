@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from palaestra.data import Play, StopReason, Task, Trajectory
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import NoSignal, RecipeError, UnknownName
 from palaestra.recipe import load
 from palaestra.rollout.settings import RolloutSettings

@@ -28,7 +28,7 @@ import pytest
 
 from palaestra.commands import cli
 from palaestra.data import Action, Play, RunSetup, StepTable, StopReason, Task, Trajectory
-from palaestra.data.protocols.engine import Response
+from palaestra.data.protocols import Response
 from palaestra.recipe import load
 from palaestra.rollout.programs import play
 from palaestra.rollout.roles import Role

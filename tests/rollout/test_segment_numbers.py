@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, StopReason
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Session
+from palaestra.data.protocols import Policy, Response, Session
 from palaestra.rollout.episode import conversation_of, segment_number
 from palaestra.rollout.programs import play
 from palaestra.rollout.runner import EpisodeRunner

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from palaestra.data import Play, StopReason, Task, Trajectory
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError, RecipeError
 from palaestra.recipe import load
 from palaestra.rollout.runner import EpisodeRunner

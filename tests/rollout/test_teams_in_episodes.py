@@ -32,8 +32,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Play, RunSetup, StepTable, StopReason, Trajectory
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Sampling, Session
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.rollout.episode import Episode
 from palaestra.rollout.programs import acted_by
 from palaestra.rollout.roles import Role

@@ -29,7 +29,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from palaestra.data import Action, Observation, Play, RunSetup, StepResult, StopReason, Task, Trajectory
-from palaestra.data.protocols.policy import Policy
+from palaestra.data.protocols import Policy
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import ContractError, RecipeError
 from palaestra.policies.network import NetworkPolicy

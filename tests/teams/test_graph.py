@@ -27,8 +27,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, Observation, Play, RunSetup, Trajectory
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Session
+from palaestra.data.protocols import Policy, Response, Session
 from palaestra.errors import RecipeError
 from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.programs import demonstration_of, roles_of

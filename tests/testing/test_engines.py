@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.engines import InProcessEngine
 from palaestra.engines.remote import RemoteEngine
 from palaestra.errors import ContractError

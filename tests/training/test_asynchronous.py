@@ -29,7 +29,7 @@ import pytest
 import torch
 
 import palaestra.training.start as start
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.errors import ContractError, RecipeError
 from palaestra.models.causal_lm import make_causal_lm

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from palaestra.data import Batch, Iteration
-from palaestra.data.protocols.learning import Learner, Optimizer
+from palaestra.data.protocols import Learner, Optimizer
 from palaestra.errors import ContractError, NoSignal, RecipeError
 from palaestra.policies.language import LanguagePolicy
 from palaestra.recipe import load

@@ -38,7 +38,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, Mixtral
 from palaestra.commands import plan
 from palaestra.commands.runs import resolve
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models import devices, sizes
 from palaestra.models.adapters import add_adapter

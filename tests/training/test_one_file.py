@@ -17,7 +17,7 @@ import torch
 
 from palaestra.data import Action, Batch, FinishReason, Observation, RunSetup, Step, Task, Trajectory
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines import InProcessEngine
 from palaestra.policies.language import LanguagePolicy
 from palaestra.registry.bound import BoundPart, bind

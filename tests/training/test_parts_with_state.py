@@ -24,7 +24,7 @@ from torch import Tensor
 
 from palaestra.data import Batch, Iteration, StepTable, TokenBatch
 from palaestra.data.batches import micro_batches, mini_batches
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal
 from palaestra.parts.losses import ppo_clip
 from palaestra.registry import register

@@ -109,7 +109,7 @@ def test_2_native_tools_need_a_template(folder: Path) -> None:
 
 def test_2_contexts_of_the_user(folder: Path) -> None:
     inherits = "from palaestra.chat import FullHistory\nclass Mine(FullHistory): ...\n"
-    own = "from palaestra.data.protocols.context import Context\nclass Mine(Context): ...\n"
+    own = "from palaestra.data.protocols import Context\nclass Mine(Context): ...\n"
     native = {"agents": {"*": {"context": "mine.py:Mine", "tools": {"native": True}}}}
     (folder / "mine.py").write_text(inherits)
     checked(CHAT, native)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from palaestra.commands import plan
-from palaestra.data.protocols.engine import Request, Response
+from palaestra.data.protocols import Request, Response
 from palaestra.engines.external.engine import ServedEngine
 from palaestra.errors import ContractError
 from palaestra.recipe import load

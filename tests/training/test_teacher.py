@@ -17,8 +17,7 @@ import pytest
 
 from palaestra.chat import FullHistory
 from palaestra.data import Action, Observation
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Response, Sampling
 from palaestra.errors import NoSignal, PalaestraError, RecipeError
 from palaestra.policies.scripted import ScriptedSession
 from palaestra.recipe import load

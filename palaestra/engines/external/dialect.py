@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.engines.external.servers import Refused, Server
 
 SIGNED = 1 << 63

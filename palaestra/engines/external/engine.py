@@ -24,7 +24,7 @@ import numpy as np
 from torch import Tensor
 
 from palaestra.data.interaction import Action, FinishReason
-from palaestra.data.protocols.engine import Engine, Request, Response
+from palaestra.data.protocols import Engine, Request, Response
 from palaestra.data.ranks import Ranks
 from palaestra.engines.external.arrival import prompts
 from palaestra.engines.external.dialect import Asked, Dialect, Piece

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 from torch import Tensor
 
-from palaestra.data.protocols.engine import Request
+from palaestra.data.protocols import Request
 from palaestra.data.ranks import OneProcess, Ranks
 from palaestra.engines.external import arrival
 from palaestra.engines.external.dialect import Asked, Dialect

@@ -15,7 +15,7 @@ from torch.nn import Module
 from palaestra.algebra import Credit
 from palaestra.data import Action, Batch, Row, RunSetup, StepTable, Trajectory, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, MissingColumn, RecipeError
 from palaestra.models.sizes import LoadedModel, PolicySize
 from palaestra.parts.optimizers import AdamW

@@ -31,8 +31,7 @@ import numpy as np
 import pytest
 
 from palaestra.data import Action, NextPrompt, Observation, Play, RunSetup, Step, StopReason, Trajectory, derive
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Sampling, Session
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import RecipeError
 from palaestra.policies.network import NetworkPolicy

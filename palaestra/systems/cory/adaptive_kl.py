@@ -10,7 +10,7 @@ from torch import Tensor
 
 from palaestra.algebra import Credit, lambda_return, token_rewards, whitened
 from palaestra.data import Batch, Iteration, StepTable
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.registry import Fraction, Positive, PositiveInt, register
 
 LARGEST_ERROR = 0.2  # bound of |KL / target − 1|

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from palaestra.data import Batch, Iteration, RunSetup
-from palaestra.data.protocols.learning import Learner
+from palaestra.data.protocols import Learner
 from palaestra.errors import RecipeError, nearest
 from palaestra.registry import PositiveInt, register
 from palaestra.registry.bound import BoundPart

@@ -15,7 +15,7 @@ import numpy as np
 
 from palaestra.chat.renderers import Renderer, head_of
 from palaestra.data import Observation
-from palaestra.data.protocols.context import Context, Prompt
+from palaestra.data.protocols import Context, Prompt
 from palaestra.errors import InvalidData
 from palaestra.registry import PositiveInt, register
 

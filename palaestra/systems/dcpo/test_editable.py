@@ -24,7 +24,7 @@ import torch
 from palaestra.chat import FullHistory
 from palaestra.data import Observation, Play, RunSetup, StepTable, StopReason, Trajectory, rows_of
 from palaestra.data.batches import token_index
-from palaestra.data.protocols.policy import Policy, Session
+from palaestra.data.protocols import Policy, Session
 from palaestra.envs.probes.hopsearch import HopSearch
 from palaestra.errors import InvalidData
 from palaestra.rollout.programs import demonstrate, demonstration_of, play

@@ -17,7 +17,7 @@ from torch import Tensor
 from palaestra.algebra import segment_count, segment_mean, total_return
 from palaestra.data import Batch, Key, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData, RecipeError
 from palaestra.parts.rewards import cut_off, outcomes_of
 from palaestra.registry import Fraction, Positive, register

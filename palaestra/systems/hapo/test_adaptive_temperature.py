@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Play, Step, Task, Trajectory
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.engines.sampling import log_distribution, token_temperatures
 from palaestra.errors import RecipeError
 from palaestra.policies.drawing import draw

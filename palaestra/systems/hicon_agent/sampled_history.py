@@ -11,7 +11,7 @@ import pydantic
 
 from palaestra.chat.renderers import Renderer, head_of
 from palaestra.data import Observation, derive
-from palaestra.data.protocols.context import Context, Prompt
+from palaestra.data.protocols import Context, Prompt
 from palaestra.errors import InvalidData
 from palaestra.registry import register
 

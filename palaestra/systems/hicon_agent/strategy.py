@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from palaestra.data import Play, StopReason, Trajectory
-from palaestra.data.protocols.context import Context
+from palaestra.data.protocols import Context
 from palaestra.errors import ContractError
 from palaestra.registry import register
 from palaestra.rollout.programs import roles_of

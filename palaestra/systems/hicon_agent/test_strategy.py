@@ -11,7 +11,7 @@ import pytest
 
 from palaestra.chat import FullHistory
 from palaestra.data import StepTable
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.errors import ContractError
 from palaestra.systems.hicon_agent.sampled_history import SampledHistory
 from palaestra.systems.hicon_agent.strategy import DualBranch

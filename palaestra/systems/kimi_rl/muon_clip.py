@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from torch import nn
 
-from palaestra.data.protocols.learning import Optimizer
+from palaestra.data.protocols import Optimizer
 from palaestra.parts.optimizers import Count, Decay, MatrixSteps, Rate, matrices_of, refuse_no_matrices
 from palaestra.registry import Columns, NonNegative, Positive, PositiveInt, register
 from palaestra.systems.kimi_rl.attention import AttentionMeter, bound_logits

@@ -23,8 +23,7 @@ import pytest
 import torch
 
 from palaestra.data import Action, Iteration, Observation, StepTable, Trajectory
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Session
+from palaestra.data.protocols import Policy, Response, Session
 from palaestra.envs.probes.sums import Sums
 from palaestra.registry.bound import BoundPart, bind
 from palaestra.rollout.roles import Role

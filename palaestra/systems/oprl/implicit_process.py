@@ -14,7 +14,7 @@ from palaestra.algebra import reward_to_go, segment_count, segment_mean, segment
 from palaestra.algebra.pairs import Pairs, preference_loss, preference_pairs
 from palaestra.data import Batch, Key, RunSetup, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import CheckpointError, ContractError, InvalidData, MissingColumn
 from palaestra.models.sizes import LoadedModel, PolicySize, copy_of, size_of
 from palaestra.parts.optimizers import AdamW

@@ -19,7 +19,7 @@ from palaestra.algebra import total_return
 from palaestra.algebra.segments import reverse_scan
 from palaestra.data import Batch, Key, StepTable
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import InvalidData
 from palaestra.registry import Columns, register
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from palaestra.data import Batch, Iteration, RunSetup, derive
-from palaestra.data.protocols.learning import Learner
+from palaestra.data.protocols import Learner
 from palaestra.errors import CheckpointError, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.parts.optimizers import AdamW

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from palaestra.data import Action, Observation, Row, RunSetup
 from palaestra.data.abilities import box_of
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Policy, Sampling, Session
+from palaestra.data.protocols import Policy, Response, Sampling, Session
 from palaestra.errors import CheckpointError, EpisodeFailure, RecipeError
 from palaestra.models.devices import device_of
 from palaestra.models.weight_files import load_weights, save_weights

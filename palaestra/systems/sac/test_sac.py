@@ -27,7 +27,7 @@ import pytest
 import torch
 
 from palaestra.data import Action, Observation, Play, RunSetup, Step, StepResult, Task, Trajectory
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.envs.adapters.gymnasium.world import GymnasiumEnvironment
 from palaestra.errors import (
     CheckpointError,

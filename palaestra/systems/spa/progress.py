@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from palaestra.data import Batch, Row, RunSetup, StepTable, derive
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import ContractError, InvalidData, NoSignal, RecipeError
 from palaestra.parts.optimizers import AdamW
 from palaestra.parts.rewards import outcomes_of

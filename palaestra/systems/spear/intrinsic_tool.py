@@ -12,7 +12,7 @@ from torch import Tensor
 from palaestra.data import Batch, Key, StepTable
 from palaestra.data.iteration import Iteration
 from palaestra.data.keys import compact
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.errors import MissingColumn
 from palaestra.registry import NonNegative, Positive, PositiveInt, declared, register
 from palaestra.systems.spear.schedules import fall

@@ -14,7 +14,7 @@ from torch import Tensor
 from palaestra.algebra import segment_count, segment_mean, segment_std, total_return
 from palaestra.data import Batch, Key, StepTable, Trajectory
 from palaestra.data.iteration import Iteration
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.registry import PositiveInt, Scale, register
 from palaestra.replay import again, is_replayed, pack, refuse_unknown_probabilities, unpack
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.data import Action, Failure, NextPrompt, Observation, Play, RunSetup, Step, StopReason, Trajectory
-from palaestra.data.protocols.engine import Response
-from palaestra.data.protocols.policy import Oracle, Sampling, Session
+from palaestra.data.protocols import Oracle, Response, Sampling, Session
 from palaestra.errors import EpisodeFailure
 from palaestra.registry import register
 from palaestra.rollout.episode import Key, conversation_of, open_session

@@ -9,7 +9,7 @@ from typing import Any
 
 from palaestra.data import Play, RunSetup, Task, Trajectory, derive
 from palaestra.data.abilities import content_of
-from palaestra.data.protocols.learning import Experience
+from palaestra.data.protocols import Experience
 from palaestra.envs.kit.panels import evaluation_tasks
 from palaestra.envs.worlds.dataset.records import RECORDS
 from palaestra.evaluation.panels import Evaluation, form, summarize, tasks_line

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from palaestra.data import Action, RunSetup
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.envs.adapters.openspiel.tables import average, nash_conv, places, uniform
 from palaestra.envs.adapters.openspiel.tabular import tabular
 from palaestra.envs.adapters.openspiel.world import OpenSpiel

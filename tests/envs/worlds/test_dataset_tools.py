@@ -22,7 +22,7 @@ import pytest
 
 from palaestra.chat import FullHistory
 from palaestra.data import Action, FinishReason, Play, RunSetup, ToolCall
-from palaestra.data.protocols.engine import Engine, Response
+from palaestra.data.protocols import Engine, Response
 from palaestra.envs.worlds.dataset.files import read_rows
 from palaestra.envs.worlds.dataset.groups import reply_of
 from palaestra.envs.worlds.dataset.world import AGENT, Dataset

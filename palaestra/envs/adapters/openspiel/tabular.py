@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from palaestra.data import Action, Observation, Row, Step, Task, Trajectory, rows_of
-from palaestra.data.protocols.policy import Sampling
+from palaestra.data.protocols import Sampling
 from palaestra.envs.adapters.openspiel.tables import Game, Place, Tabular, places
 from palaestra.errors import InvalidData
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palaestra.data import Iteration, RunSetup, StepTable, Trajectory
-from palaestra.data.protocols.learning import StatefulPart
+from palaestra.data.protocols import StatefulPart
 from palaestra.envs.verifiers.calling import Reply, Reward, rewards_of
 from palaestra.envs.worlds.dataset.turns import Given, answered, judged_text, said_by
 from palaestra.envs.worlds.dataset.world import AGENT, Dataset

@@ -28,7 +28,7 @@ from palaestra.evaluation.statistics import (
 from palaestra.evaluation.tables import cell
 from palaestra.store.metrics import ENVIRONMENT_STEPS, UPDATES
 
-__all__ = ["Arm", "Comparison", "Run", "compare", "difference", "load_arm", "plot", "recomputed"]
+__all__ = ["Arm", "Comparison", "Run", "compare", "difference", "load_arm", "recomputed"]
 
 Verdict = Literal["higher", "lower", "no difference seen", "too few seeds"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.house.source_text import PACKAGE, document, functions, package_files, python_files, shown, tree
 
 FILE_CAP, FUNCTION_CAP, FOLDER_CAP, IMPORT_CAP = 600, 80, 20, 20
-ROOM_CAPS = {"data": 1525, "algebra": 650}  # lines of code without docstrings and comments
+ROOM_CAPS = {"data": 1585, "algebra": 650}  # lines of code without docstrings and comments
 EXCEPTIONS = document(Path(__file__).with_name("exceptions.yaml"))
 FILES = python_files("palaestra", "tests", "benchmarks", "docs")
 

@@ -82,7 +82,12 @@ class EpisodeRunner:
 
         # Not the coroutine's result: `asyncio.run` ends with a repr of that, which takes longer than some rollouts.
         with protected("a part of the rollout"):
-            asyncio.run(run())
+            try:
+                asyncio.run(run())
+            except (asyncio.CancelledError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and "Event loop stopped" not in str(error):
+                    raise
+                raise loop_ended(self._setup.environment_name, error) from error
         return played
 
     @asynccontextmanager
@@ -182,6 +187,16 @@ class EpisodeRunner:
         """End the worker processes. Threads without work end by themselves."""
         if self._workers is not None:
             self._workers.stop()
+
+
+def loop_ended(environment: str, error: BaseException) -> PalaestraError:
+    """The error for code of a user that ends the event loop in which all episodes are played."""
+    done = "canceled its tasks" if isinstance(error, asyncio.CancelledError) else "stopped it"
+    return PalaestraError(
+        where=f"environment {environment}, or another part of its episodes",
+        what=f"all episodes share one event loop, and code of a user {done}.",
+        remedy="Cancel only tasks that the code itself has started, and leave the loop running.",
+    )
 
 
 def environment_of(make: Callable[[], Any], name: str) -> Any:

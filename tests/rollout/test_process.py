@@ -16,6 +16,7 @@ same numbers as an undisturbed one.
 16. Worker processes keep what their environments change, and Ctrl-C does not reach them.
 17. A user's file or module that changes the working folder while it is imported does not move it, also if it fails.
 18. Outputs that it closes are opened again, and the result is printed.
+19. An environment that cancels all tasks of the event loop, or stops it, ends the run with one error that names it.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from palaestra.boundary import process
 from palaestra.boundary.process import QUICK, SLOW, Home, Lent, learning, protected
+from palaestra.errors import PalaestraError
 from palaestra.recipe import load
 from palaestra.registry import part
 from palaestra.rollout.hosts import InlineCalls
 from palaestra.store.metrics import MetricsLog
 from palaestra.training.start import train
+from tests.messages import told
 
 ENTERED: list[Any] = []
 
@@ -484,3 +487,28 @@ def test_closed_outputs() -> None:  # rule 18
     ended = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "first\nresult\n")
     assert "reward mine changed sys.stdout." in ended.stderr and "reward mine changed sys.stderr." in ended.stderr
+
+
+ENDING = """
+import asyncio
+from palaestra.envs.probes.rooms import Rooms
+
+class Cancels(Rooms):
+    def step(self, actions):
+        for task in asyncio.all_tasks():
+            task.cancel()
+        return super().step(actions)
+
+class Stops(Rooms):
+    def step(self, actions):
+        asyncio.get_running_loop().stop()
+        return super().step(actions)
+"""
+
+
+@pytest.mark.parametrize(("name", "word"), [("Cancels", "canceled its tasks"), ("Stops", "stopped it")])
+def test_the_end_of_the_loop(name: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 19
+    (tmp_path / "ending.py").write_text(ENDING)
+    monkeypatch.chdir(tmp_path)
+    with told(PalaestraError, word):
+        numbers(Path("run"), f"environment=ending.py:{name}", "rollout.runner=episodes")

@@ -34,6 +34,7 @@ def autocast() -> tuple[Any, ...]:
 
 
 def set_autocast(wanted: tuple[Any, ...]) -> None:
+    """Switch it on for these devices alone."""
     dtypes = dict(wanted)
     for device in _DEVICES:
         torch.set_autocast_enabled(device, device in dtypes)
@@ -49,6 +50,7 @@ def autocast_rest() -> tuple[Any, ...]:
 
 
 def set_autocast_rest(wanted: tuple[Any, ...]) -> None:
+    """Set what `autocast_rest` gave."""
     depth, keeps, dtypes = wanted
     torch.clear_autocast_cache()  # the next update changes the weights that it has copies of
     for _ in range(depth, autocast_rest()[0]):
@@ -71,6 +73,7 @@ def modes() -> tuple[Any, ...]:
 
 
 def set_modes(wanted: tuple[Any, ...]) -> None:
+    """Set what `modes` gave."""
     functions, dispatches, device, default = wanted or ((), (), None, None)
     for _ in range(_C._len_torch_function_stack()):
         _C._pop_torch_function_stack()
@@ -104,6 +107,7 @@ def _pop_saved_hooks() -> tuple[Any, ...]:
 
 
 def set_saved_hooks(wanted: tuple[Any, ...]) -> None:
+    """Set what `saved_hooks` gave."""
     pairs, refusal = wanted or ((), None)
     _pop_saved_hooks()
     for pair in pairs:
@@ -121,6 +125,7 @@ def module_hooks() -> tuple[Any, ...]:
 
 
 def set_module_hooks(wanted: tuple[Any, ...]) -> None:
+    """Set what `module_hooks` gave."""
     for name, value in zip(_MODULE_HOOKS, wanted or [None] * len(_MODULE_HOOKS), strict=True):
         if isinstance(vars(module)[name], dict):  # others hold the same dictionary
             vars(module)[name].clear()
@@ -136,6 +141,7 @@ def attention() -> tuple[Any, ...]:
 
 
 def set_attention(wanted: tuple[Any, ...]) -> None:
+    """Set what `attention` gave."""
     *enabled, order = wanted
     for (_, allow), on in zip(_KERNELS, enabled, strict=True):
         allow(on)
@@ -154,6 +160,7 @@ def precision() -> tuple[Any, ...]:
 
 
 def set_precision(wanted: tuple[Any, ...]) -> None:
+    """Set what `precision` gave."""
     common, kinds = wanted
     if common is not None:
         torch.set_float32_matmul_precision(common)
@@ -167,6 +174,7 @@ def anomalies() -> tuple[bool, bool]:
 
 
 def set_anomalies(wanted: tuple[bool, bool]) -> None:
+    """Set what `anomalies` gave."""
     torch.autograd.set_detect_anomaly(*wanted)
 
 
@@ -176,4 +184,5 @@ def cudnn() -> tuple[bool, bool]:
 
 
 def set_cudnn(flags: tuple[bool, bool]) -> None:
+    """Set what `cudnn` gave."""
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = flags

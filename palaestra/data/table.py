@@ -101,7 +101,8 @@ class StepTable:
         return sorted(self._columns)
 
     def labels(self, name: str) -> list[Any]:
-        """The labels of a column of labels: code i stands for item i."""
+        """The labels of a column of labels: code i stands for item i. Raises: MissingColumn, with the nearest names."""
+        _ = self[name]
         return self._labels[name]
 
     @property

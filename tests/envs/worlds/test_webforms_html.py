@@ -43,6 +43,7 @@ def test_the_text_is_whole():  # rule 1
     assert all(control.other in text for control in now.site.controls)
 
 
+@needs("browser")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_happens_in_a_browser(kind, browser, tmp_path):  # rule 2
     env = WebForms(kinds=(kind,), rows=ROWS, distractors=(6, 6))

@@ -5,8 +5,9 @@ Each name is imported at its first use, so that a recipe can be checked without 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from palaestra.data.on_use import imported_on_use
 
 if TYPE_CHECKING:
     from palaestra.data.interaction import Action, FinishReason, Observation, StepResult, ToolCall
@@ -58,15 +59,9 @@ _PLACES = {
     "tokens": ("TokenBatch",),
     "trajectory": ("Failure", "Marks", "NextPrompt", "Step", "StopReason", "Trajectory"),
 }
-_MODULES = {name: module for module, names in _PLACES.items() for name in names}
-
 
 if not TYPE_CHECKING:  # a type checker finds a misspelled name
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    __getattr__ = imported_on_use(__name__, _PLACES)
 
 
 def __dir__() -> list[str]:

@@ -39,7 +39,7 @@ def shortened(text: str) -> str:
 _LETTERS, _LINES = 10_000, 200  # of a fault; a chat template, a tokenizer or the code of a user may say anything
 
 
-def _shortened(text: str) -> str:
+def _beginning_of(text: str) -> str:
     """The beginning of a text that would fill the screen."""
     lines = text[:_LETTERS].split("\n", _LINES)
     if len(text) <= _LETTERS and len(lines) <= _LINES:
@@ -68,7 +68,7 @@ def described(error: BaseException) -> str:
     "KeyError: 'door'"
     """
     try:
-        return _shortened(f"{type(error).__name__}: {error}")
+        return _beginning_of(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         raise
     except BaseException:  # the message may come from code of a user, which may even call `exit()`
@@ -110,7 +110,7 @@ class PalaestraError(Exception):
 
     def render(self) -> str:
         """The message as the command line prints it."""
-        lines = [self.where, "", f"  {_shortened(self.what)}"]
+        lines = [self.where, "", f"  {_beginning_of(self.what)}"]
         if self.options:
             lines.append(f"  Candidates: {', '.join(self.options)}.")
         if self.remedy:

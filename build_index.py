@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ class IndexHook(BuildHookInterface):  # type: ignore[type-arg]
 
         place = Path(self.directory) / "index.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        content = {"parts": parts, "systems": statuses(root / "palaestra/systems", parts, status.status_of)}
+        content = {"parts": parts, "systems": statuses(root / "palaestra/systems", parts, status)}
         place.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         build_data["force_include"][str(place)] = "palaestra/index.json"
 
@@ -41,14 +40,13 @@ def module(root: Path, file: str) -> Any:
     return made
 
 
-def statuses(folder: Path, parts: dict[str, dict[str, str]], status_of: Callable[..., str]) -> dict[str, str]:
-    """System or variant → how far it goes."""
-    places = parts.get("environment", {})
-    probes = {name for name, target in places.items() if target.startswith("palaestra.envs.probes.")}
+def statuses(folder: Path, parts: dict[str, dict[str, str]], status: Any) -> dict[str, str]:
+    """System or variant → how far it goes. `status` is the module `palaestra.catalogue.status`."""
+    probes = status.probes_among(parts.get("environment", {}))
     found = {}
     for path in sorted(folder.glob("*/system.yaml")):
         described = yaml.safe_load(path.read_text(encoding="utf-8"))
         variants = described.pop("variants", {})
         for name, each in ((path.parent.name, described), *variants.items()):
-            found[name] = status_of(path.parent, {"language": described.get("language", True), **each}, probes)
+            found[name] = status.status_of(path.parent, {"language": described.get("language", True), **each}, probes)
     return found

@@ -25,7 +25,17 @@ LEVELS = {
 }
 RUN = Path("results", "run.json")  # which benchmarks/recipe_runs.py writes
 WITHOUT_VERDICT = ("not measured", "too few seeds")
+PROBES = "palaestra.envs.probes."
 FEWEST = 64  # held-out tasks of a run that counts
+
+
+def probes_among(environments: Mapping[str, str]) -> frozenset[str]:
+    """The environments that are small diagnostic worlds.
+
+    Args:
+        environments: name → `module:attribute`.
+    """
+    return frozenset(name for name, target in environments.items() if target.startswith(PROBES))
 
 
 def status_of(folder: Path, described: Mapping[str, Any], probes: Collection[str]) -> str:
@@ -35,7 +45,7 @@ def status_of(folder: Path, described: Mapping[str, Any], probes: Collection[str
         folder: of the system. described: the content of its `system.yaml`.
         probes: names of environments that are small diagnostic worlds, which are no realistic task.
     """
-    if _works(folder, described, probes):
+    if not missing(folder, described, probes):
         return "works"
     findings = str(described.get("findings", ""))
     if any(not clause.startswith(WITHOUT_VERDICT) for clause in findings.split("; ") if clause):
@@ -59,10 +69,6 @@ def missing(folder: Path, described: Mapping[str, Any], probes: Collection[str])
     if not any(key.endswith("/tasks") and value >= FEWEST for line in evaluations for key, value in line.items()):
         lines.append(f"its run has no evaluation on {FEWEST} held-out tasks")
     return lines
-
-
-def _works(folder: Path, described: Mapping[str, Any], probes: Collection[str]) -> bool:
-    return not missing(folder, described, probes)
 
 
 def _run(folder: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 import yaml
 
-from palaestra.catalogue.status import missing, status_of
+from palaestra.catalogue.status import probes_among, status_of
 from palaestra.errors import PalaestraError, RecipeError, UnknownName, nearest
 from palaestra.registry.source_search import INDEX, PACKAGE, known_parts
 
@@ -77,16 +77,10 @@ class System(pydantic.BaseModel):
     def status(self) -> str:
         """How far it goes: a key of `palaestra.catalogue.status.LEVELS`."""
         stored = _stored()
-        return stored[self.name] if stored is not None else status_of(FOLDER / self.folder, self._described, probes())
-
-    @property
-    def lacks(self) -> list[str]:
-        """What it lacks to work, each in one line. Known in a checkout only."""
-        return [] if _stored() is not None else missing(FOLDER / self.folder, self._described, probes())
-
-    @property
-    def _described(self) -> dict[str, Any]:
-        return {"paper": self.paper, "findings": self.findings, "language": self.language}
+        if stored is not None:
+            return stored[self.name]
+        described = {"paper": self.paper, "findings": self.findings, "language": self.language}
+        return status_of(FOLDER / self.folder, described, probes())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,9 +96,8 @@ class System(pydantic.BaseModel):
     @property
     def searched(self) -> str:
         """All texts in which a search looks."""
-        names = [name for parts in self.parts.values() for name in parts]
-        words = (self.name, self.folder, self.title, *self.aliases, self.arxiv or "", *names)
-        return "\n".join((*words, self.when, *self.formulas, *self.family, self.text))
+        parts = [name for names in self.parts.values() for name in names]
+        return "\n".join((*self.names, self.folder, *parts, self.when, *self.formulas, *self.family, self.text))
 
     @property
     def formulas(self) -> list[str]:
@@ -201,8 +194,7 @@ def _plain(text: str) -> str:
 @functools.cache
 def probes() -> frozenset[str]:
     """The names of environments that are small diagnostic worlds."""
-    parts = known_parts().get("environment", {})
-    return frozenset(name for name, target in parts.items() if target.startswith("palaestra.envs.probes."))
+    return probes_among(known_parts().get("environment", {}))
 
 
 @functools.cache

@@ -62,20 +62,20 @@ def run(
         print("\n".join(_counted(systems(faults=faults))), flush=True)
     else:
         known = [each for each in systems(faults=faults) if family is None or family in each.family]
-        print("\n".join(_listed(known if find is None else search(find, known), sorts=find is None)), flush=True)
+        print("\n".join(_listed(known if find is None else search(find, known), indents=find is None)), flush=True)
     for fault in faults:
         say(fault)
 
 
 # ---- listings -----------------------------------------------------------------------------------------------
-def _listed(found: Sequence[System], *, sorts: bool) -> Iterator[str]:
+def _listed(found: Sequence[System], *, indents: bool) -> Iterator[str]:
     """A line for each system: name, status, title and first family. A variant is indented below its system."""
     if not found:
         yield "No system has these words. `palaestra methods` lists all."
         return
     wide = max(len(each.name) + 2 * each.variant for each in found)
     for each in found:
-        name = f"{'  ' * (each.variant and sorts)}{each.name}"
+        name = f"{'  ' * (each.variant and indents)}{each.name}"
         family = f" [{each.family[0]}]" if each.family and not each.variant else ""
         title = _cut(each.title, WIDTH - wide - 11 - len(family))
         yield f"{name:<{wide}}  {each.status:<7}  {title}{family}"

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
-from palaestra.catalogue import Declaration, heads, systems
+from palaestra.catalogue import Declaration, heads, status, systems
 from palaestra.catalogue.scan import is_registration
-from palaestra.catalogue.status import status_of
 from palaestra.errors import ContractError
 from palaestra.registry import part, source_search
 from tests.house.source_text import PACKAGE, ROOT, package_files, tree
@@ -63,7 +62,7 @@ def test_3_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", type(sys)("interface"))
     sys.modules["hatchling.builders.hooks.plugin.interface"].BuildHookInterface = object  # type: ignore[attr-defined]
     exec(compile(text, "build_index.py", "exec"), made)
-    found = made["statuses"](PACKAGE / "systems", source_search.search(PACKAGE), status_of)  # type: ignore[operator]
+    found = made["statuses"](PACKAGE / "systems", source_search.search(PACKAGE), status)  # type: ignore[operator]
     assert found == {each.name: each.status for each in systems()}
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 
@@ -17,7 +17,7 @@ from palaestra.catalogue.status import LEVELS
 from palaestra.catalogue.studies import trained_with
 from palaestra.catalogue.systems import FAMILIES
 from palaestra.commands.tables import console
-from palaestra.errors import UnknownName, nearest
+from palaestra.errors import RecipeError, UnknownName, nearest
 from palaestra.evaluation.tables import cell
 from palaestra.process.terminal import say
 from palaestra.recipe.sources import packaged
@@ -47,8 +47,9 @@ def run(
         find: list only the systems whose texts hold these words, the best first.
         status: count the systems by status, and list what is absent.
 
-    Raises: UnknownName, if there is no such system, slot or family.
+    Raises: UnknownName, if there is no such system, slot or family; RecipeError, for options that do not go together.
     """
+    _refuse_together(name, {"--slot": slot, "--without": without}, {"--family": family, "--find": find}, status)
     if slot is not None and slot not in SLOTS:
         raise UnknownName(where="--slot", what=f"there is no slot `{slot}`.", options=nearest(slot, SLOTS) or SLOTS)
     if family is not None and family not in FAMILIES:
@@ -65,6 +66,21 @@ def run(
         print("\n".join(_listed(known if find is None else search(find, known), indents=find is None)), flush=True)
     for fault in faults:
         say(fault)
+
+
+def _refuse_together(
+    name: str | None, of_parts: Mapping[str, str | None], of_systems: Mapping[str, str | None], status: bool
+) -> None:
+    """Refuse options of which one would have no effect. A name, parts, systems and counts exclude each other."""
+    kinds = ({"NAME": name}, of_parts, of_systems, {"--status": "" if status else None})
+    chosen = [[word for word, value in kind.items() if value is not None] for kind in kinds]
+    given = [words[0] for words in chosen if words]
+    if len(given) > 1:
+        raise RecipeError(
+            where="palaestra methods",
+            what=f"{given[0]} and {given[1]} do not go together.",
+            remedy="Give a name, or --slot and --without for parts, or --family and --find for systems, or --status.",
+        )
 
 
 # ---- listings -----------------------------------------------------------------------------------------------

@@ -41,6 +41,21 @@ def test_1_fewer(palaestra: Command) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        (["gigpo", "--family", "credit"], "--family"),
+        (["gigpo", "--slot", "loss"], "--slot"),
+        (["--slot", "loss", "--find", "clip"], "--find"),
+        (["--without", "critic", "--status"], "--status"),
+        (["--status", "--find", "clip"], "--find"),
+    ],
+)
+def test_1_options_that_do_not_go_together(palaestra: Command, words: list[str], others: str) -> None:
+    done = palaestra("methods", *words)
+    assert done.code == 2 and others in done.err
+
+
 def test_1_a_wrong_folder(palaestra: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def some(*, faults: list[str]) -> list[System]:
         faults.append("systems/wrong is left out: why")

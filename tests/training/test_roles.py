@@ -201,6 +201,9 @@ def test_6_silence() -> None:
     never.check({"agent/a/active": 1.0, "agent/b/active": 0.0})
     with pytest.raises(NoSignal, match="role b, 2 iterations"):
         never.check({"agent/a/active": 1.0, "agent/b/active": 0.0})
+    resumed = Teamwork(("a", "b"), 2)
+    resumed.recall([{"agent/a/active": 1.0, "agent/b/active": 1.0}, {"agent/a/active": 1.0, "agent/b/active": 0.0}])
+    assert resumed.check({"agent/a/active": 1.0, "agent/b/active": 0.1}) == ["role b acts again"]
 
 
 def test_7_metrics() -> None:

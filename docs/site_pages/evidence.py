@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from site_pages.markdown import anchor, prose, source, table
+from site_pages.markdown import anchor, code, prose, source, table
 
 from palaestra.catalogue import Declaration, Study, System
 from palaestra.catalogue.findings import NOT_MEASURED, VERDICTS, Finding, Results, interval, with_student
+from palaestra.catalogue.formulas import in_a_terminal
 from palaestra.catalogue.status import LEVELS
 from palaestra.catalogue.studies import results_of, trained_with
 
@@ -63,7 +64,7 @@ def system_page(system: System, parts: Sequence[Declaration], evidence: Sequence
     found = f" Studies: {prose(system.findings)}." if system.findings else ""
     pieces.append(f"Status: {system.status}, {LEVELS[system.status]}.{found}\n")
     pieces += [f"$$\n{formula}\n$$\n" for formula in system.formulas]
-    pieces += [f"- ${symbol}$: {prose(meaning)}" for symbol, meaning in system.symbols.items()]
+    pieces += [f"- {code(in_a_terminal(symbol))}: {prose(meaning)}" for symbol, meaning in system.symbols.items()]
     pieces += [""] if system.symbols else []
     pieces += ["## Parts of the paper\n", _paper(system)] if system.paper else []
     pieces += ["## Needs\n", _needs(own)]

